@@ -19,7 +19,7 @@ from orca.core.source import DataSpec, Extent
 from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.registry import source_of
-from orca.sources.creator import ArrayRows, Creation, CreatorSource, create_data
+from orca.sources.creator import ArrayRows, Creation, CreatorSource
 
 pytest.importorskip("torch")
 import torch
@@ -105,22 +105,6 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 
 # How it is called.
-
-
-def test_a_creator_takes_what_its_signature_says() -> None:
-    config = {"lr": 1}
-    creators: list[Callable[..., int]] = [
-        lambda: 5,
-        lambda config: config["lr"] + 5,
-        lambda config: config["batch_size"],
-        lambda config, batch_size: batch_size,
-        lambda config, size: size,
-        lambda config, batch_size=7: batch_size,
-        lambda config, batch_size, extra=4: batch_size + extra,
-        lambda config, extra=4: extra,
-    ]
-    assert [create_data(creator, config, 3) for creator in creators] == [5, 6, 3, 3, 3, 3, 7, 4]
-    assert config == {"lr": 1}
 
 
 def test_creators_read_the_config_and_do_not_change_it() -> None:

@@ -14,8 +14,7 @@ import numpy as np
 def alike(seed: int) -> Iterator[None]:
     """Draw from this seed, which all ranks have, and give the random numbers back as they were."""
     with kept_draws():
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
+        seed_plain(seed)
         if "torch" in sys.modules:
             sys.modules["torch"].default_generator.manual_seed(seed)  # not torch.manual_seed: GPUs are left alone
         if "mxnet" in sys.modules:
@@ -26,8 +25,7 @@ def alike(seed: int) -> Iterator[None]:
 def seed_draws(seed: int) -> list[str]:
     """Seed all that a creator may draw from; return the libraries that were there to be seeded."""
     seed %= 2**32
-    random.seed(seed)
-    np.random.seed(seed)
+    seed_plain(seed)
     libraries = loaded()
     if "torch" in libraries:
         sys.modules["torch"].manual_seed(seed)
@@ -36,6 +34,12 @@ def seed_draws(seed: int) -> list[str]:
     if "mxnet" in libraries:
         sys.modules["mxnet"].random.seed(seed % 2**31)
     return libraries
+
+
+def seed_plain(seed: int) -> None:
+    """Seed the generators of Python and numpy."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def loaded() -> list[str]:

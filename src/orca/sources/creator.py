@@ -6,7 +6,6 @@ batched tf.data.Dataset, or arrays. A library is only looked at where the creato
 
 from __future__ import annotations
 
-import inspect
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from orca.core.columns import arrays_of, concatenate
+from orca.core.creators import create_data
 from orca.core.draws import kept_draws, loaded, seed_draws
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Extent, Items, Rows, Shards, Stream
@@ -190,21 +190,6 @@ class ArrayRows:
 
     def close(self) -> None:
         """Do nothing: no file is open."""
-
-
-def create_data(creator: Callable[..., Any], config: dict[str, Any], size: int) -> Any:
-    """Call a data creator with config and batch_size, whichever of them it takes."""
-    parameters = inspect.signature(creator).parameters
-    if "batch_size" in parameters or len(_required(parameters)) > 1:
-        return creator(config, size)
-    if parameters:
-        # The oldest creators read the batch size from their config.
-        return creator({"batch_size": size, **config})
-    return creator()
-
-
-def _required(parameters: Any) -> list[str]:
-    return [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (2, 4)]
 
 
 def _name(creator: Callable[..., Any]) -> str:

@@ -7,7 +7,6 @@ any step. Layers keep their own seeds apart from each other, and two layers with
 from __future__ import annotations
 
 import importlib
-import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from orca.core.draws import kept_draws
+from orca.core.draws import kept_draws, seed_plain
 from orca.frameworks.keras.travel import family_of
 
 
@@ -83,8 +82,7 @@ def _legacy_generators(model: Any) -> list[tuple[int | None, Any]]:
 
 def set_seed(seed: int) -> None:
     """Seed all that a model creator may draw from, of either Keras."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    seed_plain(seed)
     tf.random.set_seed(seed)
     for name in ("keras", "tf_keras"):
         if name in sys.modules:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from orca.core.callbacks.hooks import Hooks
+from orca.core.creators import call_creator
 from orca.core.engine import threads_asked_for
 from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Learner
@@ -383,7 +384,7 @@ class KerasLearner(Learner):
 
     def _make(self) -> Any:
         os.environ.update(self.environment)
-        model = self.packed_model.unpack() if self.packed_model else _call(self.creator, self.config)
+        model = self.packed_model.unpack() if self.packed_model else call_creator(self.creator, self.config)
         if not is_model(model):
             raise ArgumentError(
                 f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
@@ -393,7 +394,7 @@ class KerasLearner(Learner):
         _check_layers(model)
         self.floatx = str(library(family_of(model)).backend.floatx())
         if self.compile_args:
-            arguments = _call(self.compile_args, self.config)
+            arguments = call_creator(self.compile_args, self.config)
             if not isinstance(arguments, dict):
                 raise ArgumentError(
                     "compile_args_creator must return a dict of arguments for model.compile; "
@@ -786,11 +787,6 @@ def _compares(model: Any) -> bool:
     step = inspect.getmodule(type(model).train_step)
     own = step is None or not step.__name__.startswith(("keras.", "tf_keras."))
     return getattr(model, "loss", None) is not None and not own
-
-
-def _call(creator: Any, config: dict[str, Any]) -> Any:
-    """Call a creator with its config, if it takes one."""
-    return creator(config) if inspect.signature(creator).parameters else creator()
 
 
 def _seat(model: Any, state: State, example: Any) -> None:

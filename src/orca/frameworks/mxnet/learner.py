@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,6 +13,8 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from orca.core.array_learner import ArrayLearner, Arrays
+from orca.core.creators import call_creator
+from orca.core.draws import seed_plain
 from orca.core.learner import FitPlan
 from orca.core.metrics import Counts, Metric
 from orca.core.source import Batch
@@ -57,10 +58,10 @@ class MxnetLearner(ArrayLearner):
         """Make the model, as far as that goes without data, and its optimizer."""
         seed_all(self.first_seed)
         with mx.name.NameManager():  # blocks without a name are numbered from 0, in any process
-            model = self.model_creator(self.config)
+            model = call_creator(self.model_creator, self.config)
         self.net = model if isinstance(model, gluon.Block) else SymbolNet(model)
         self.symbolic = isinstance(self.net, SymbolNet)
-        self.loss_of = self.loss_creator(self.config) if self.loss_creator else None
+        self.loss_of = call_creator(self.loss_creator, self.config) if self.loss_creator else None
         if not self.symbolic and self.loss_of is None:
             raise ArgumentError("Loss not defined for gluon model, please specify loss_creator")
         self.parameters = named_parameters(self.net)
@@ -183,7 +184,9 @@ class MxnetLearner(ArrayLearner):
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Make the model; rank 0 continues the metrics of an interrupted epoch."""
         super().join(world, state, seed, training)
-        self.meters: list[Metric] = mxnet_metrics(self.metrics_creator(self.config)) if self.metrics_creator else []
+        self.meters: list[Metric] = (
+            mxnet_metrics(call_creator(self.metrics_creator, self.config)) if self.metrics_creator else []
+        )
         position = state.position if state else None
         self.resumed = bool(position and position["step"])
         if state and self.resumed and world.rank == 0:
@@ -303,8 +306,7 @@ class MxnetLearner(ArrayLearner):
 def seed_all(seed: int) -> None:
     """Seed all that a model may draw from."""
     mx.random.seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    seed_plain(seed)
 
 
 def named_parameters(block: Any) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from orca.core.creators import call_creator, required
 from orca.errors import ArgumentError
 from orca.frameworks.torch.penalties import build_penalised, penalised
 
@@ -82,22 +83,6 @@ def build_loss(loss: Any, config: dict[str, Any]) -> Any:
     return call_creator(loss, config) if required(loss) == 1 else loss
 
 
-def call_creator(creator: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a creator with as many of the arguments as it takes."""
-    if not callable(creator):
-        raise ArgumentError(
-            f"expected an object or a creator function; got {type(creator).__name__} {creator!r}. "
-            "Pass the object itself, or a function that makes it on the worker."
-        )
-    if isinstance(creator, type):
-        return creator(*arguments[: required(creator)])  # its defaults are not meant for a config
-    parameters = inspect.signature(creator).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return creator(*arguments)
-    places = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-    return creator(*arguments[:places])
-
-
 def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
     """Check that each is an object of its kind, or a function that may make one."""
     for things, kind, words in (
@@ -157,12 +142,3 @@ def check_fits(net: nn.Module, weights: Any, name: str) -> None:
 def _few(things: list[str], most: int = 3) -> str:
     rest = len(things) - most
     return ", ".join(things[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def required(function: Callable[..., Any]) -> int:
-    """Return how many arguments a function must be given by position."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return 2
-    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)

@@ -6,7 +6,6 @@ A resumed epoch draws the same numbers as without the interruption, as no step d
 from __future__ import annotations
 
 import os
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orca.core.draws import seed_plain
 from orca.core.source import Batch
 from orca.frameworks.torch.tensors import Place
 from orca.rows.tree import cut_rows, flatten, unflatten
@@ -141,8 +141,7 @@ def seed_step(number: int, device: torch.device) -> None:
     """Seed the generators of the CPU (torch, numpy and Python) and of a GPU."""
     seed = number % 2**63
     torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    seed_plain(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
