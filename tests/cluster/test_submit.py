@@ -18,6 +18,7 @@ from orca.cluster.submit import _contents, main, status_of
 from orca.errors import ArgumentError
 
 
+@pytest.mark.full
 def test_a_program_runs_under_sparks_launcher_with_its_own_arguments(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -220,7 +220,7 @@ def check(row: Row, ranks: tuple[int, ...]) -> None:
 TABLE = table(SEED)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.full)])
 def test_pairs_of_options_train_as_one_process(number: int) -> None:
     check(TABLE[number], (2 + number % 2,))
 

@@ -205,6 +205,7 @@ def test_a_dataframe_becomes_a_dataset(spark: Any, ray_context: Any) -> None:
     gc.collect()
 
 
+@pytest.mark.full
 def test_where_there_is_only_ray_shards_are_made_there(run_program: Any) -> None:
     run_program(
         """

@@ -80,6 +80,7 @@ def test_an_exception_is_named_with_rank_host_and_traceback(tmp_path: Path) -> N
     assert "in fail" in error.remote_traceback
 
 
+@pytest.mark.full
 def test_exit_in_user_code_is_a_failure(tmp_path: Path) -> None:
     error = _failure(lambda: sys.exit(3), tmp_path)
     assert type(error) is WorkerFailed

@@ -330,6 +330,7 @@ def check_conversion(model: Any, sample: Any, answer: Callable[..., Any], path: 
             assert np.abs(one - np.asarray(other)).max() < 1e-4
 
 
+@pytest.mark.full
 def test_torch_model_with_batch_norm_answers_alike(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     nn = torch.nn

@@ -245,6 +245,7 @@ def test_loss_of_variables_trains_alike_on_three_ranks() -> None:
     check(model, trained[0])
 
 
+@pytest.mark.full
 def test_model_is_loaded_in_a_fresh_program_and_trains_on(tmp_path: Path) -> None:
     model = compiled()
     model.layers[0].set_name("first")
