@@ -142,7 +142,7 @@ def on_one_core() -> subprocess.Popen[str]:
 
 
 def answered(peer: subprocess.Popen[str], folder: Path) -> tuple[float, ...]:
-    """Let the process of pandas run the pipeline; return what it tells."""
+    """Let the process of pandas run the pipeline; return its numbers."""
     assert peer.stdin and peer.stdout
     print(folder, file=peer.stdin, flush=True)
     return tuple(map(float, peer.stdout.readline().split()))

@@ -288,6 +288,19 @@ def test_wrong_shape_names_the_criterion(name: str) -> None:
                 verb(x, target)
 
 
+def test_wrong_numbers_of_outputs_targets_and_steps_are_told() -> None:
+    parallel = C.ParallelCriterion().add(C.MSECriterion()).add(C.MSECriterion())
+    steps = C.TimeDistributedCriterion(C.MSECriterion())
+    for criterion, x, target, words in (
+        (C.ClassNLLCriterion(), X, None, r"outputs of shape \(4, 3\) and targets of shape None: it needs targets"),
+        (C.ClassNLLCriterion(), X, [Y, Y], "it takes one tensor"),
+        (parallel, [X, X, X], [X, X, X], "2 criterions take as many outputs and targets"),
+        (steps, X[:, :2, None], X[:, :, None], "targets must have as many steps of time as the outputs, 2"),
+    ):
+        with pytest.raises(DataError, match=words):
+            criterion.forward(x, target)
+
+
 def test_distances_between_two_outputs_take_no_rows_for_them() -> None:
     for criterion in (C.KLDCriterion(), C.L1HingeEmbeddingCriterion()):
         with pytest.raises(DataError, match=r"outputs of shape \(2, 3\) .* must be a table of two tensors"):

@@ -519,9 +519,12 @@ row("MapTable", x=[A, B], made=lambda: layer("MapTable", layer("Linear", 4, 2)),
     b @ w.T + c])
 row("MapTable", x=[A, B], made=lambda: net("MapTable", layer("Linear", 4, 2)), by=lambda a, b, w, c: [a @ w.T + c,
     b @ w.T + c])
-row("Bottle", x=T3, made=lambda: layer("Bottle", layer("Linear", 4, 2)), by=lambda x, w, b: x @ w.T + b)
+for x in (T3, A):
+    row("Bottle", x=x, made=lambda: layer("Bottle", layer("Linear", 4, 2)), by=lambda x, w, b: x @ w.T + b)
 row("TimeDistributed", x=T3, made=lambda: layer("TimeDistributed", layer("Linear", 4, 2)), alone=False, by=lambda x, w,
     b: x @ w.T + b)
+row("TimeDistributed", x=T3, made=lambda: layer("TimeDistributed", net("ConcatTable", layer("Linear", 4, 2),
+    layer("Tanh"))), alone=False, by=lambda x, w, b: [x @ w.T + b, torch.tanh(x)])
 row("Model", made=graph, x=[A, numbers(3, 3)], by=lambda a, b, w, c: [a @ w.T + c + b, torch.tanh(a @ w.T + c)])
 # Time.
 CELLS: list[tuple[str, Any, Any, Any]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,51 @@ def test_one_tensor_is_a_table_of_one_and_a_table_is_no_tensor() -> None:
     for layer, table in ((L.Exp(), [x, x]), (L.Masking(), [x, x]), (L.CSubTable(), [x] * 3), (L.DotProduct(), x)):
         with pytest.raises(DataError, match=rf"{type(layer).__name__} \[.*cannot take an input of shape .*tensor"):
             layer.forward(table)
+
+
+def test_graph_of_several_inputs_takes_no_rows_for_them() -> None:
+    nodes = [L.Input(), L.Input()]
+    model = Model(nodes, L.CAddTable()(nodes))
+    for verb in (model.forward, model.predict):
+        with pytest.raises(DataError, match="the model has 2 inputs; got 1"):
+            verb(numbers(2, 3))
+    assert len(L.FlattenTable().to_torch()(torch.ones(2), (torch.ones(1), [torch.ones(3)]))) == 3
+
+
+class Own(torch.nn.Module):
+    """A program's own module, with mistakes."""
+
+    def __init__(self, mistake: Any) -> None:
+        super().__init__()
+        self.mistake, self.table = mistake, None
+
+    def forward(self, x: Any) -> Any:
+        return self.mistake(self, x)
+
+
+def failing(own: Any, x: Any) -> Any:
+    raise RuntimeError("mine\nsecond line")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "words"),
+    [
+        (lambda own, x: own.table.size, AttributeError, "'NoneType' object has no attribute 'size'"),
+        (lambda own, x: [].size, AttributeError, "'list' object has no attribute 'size'"),
+        (lambda own, x: own.tables, AttributeError, "'Own' object has no attribute 'tables'"),
+        (lambda own, x: own.table[0], DataError, "Own .* input of shape .*: 'NoneType' object is not subscriptable"),
+        (lambda own, x: [][1], DataError, "Own .* cannot take an input of shape .*: list index out of range"),
+        (failing, DataError, "Own .* cannot take an input of shape .*: mine"),
+    ],
+)
+def test_mistakes_of_a_programs_own_modules_are_told_in_their_words(mistake: Any, kind: Any, words: str) -> None:
+    model = L.Sequential().add(L.Sequential().add(Layer.of(Own(mistake))))
+    with pytest.raises(kind, match=words) as told:
+        model.forward(numbers(2, 3))
+    first = told.value if kind is AttributeError else told.value.__cause__
+    assert type(first) in (AttributeError, TypeError, IndexError, RuntimeError) and first.__cause__ is None
+    lines = traceback.extract_tb(first.__traceback__)
+    assert any(line.name in ("<lambda>", "failing") for line in lines)  # the program's own is told
 
 
 def test_gradients_of_a_table_are_as_many_as_its_tensors() -> None:
@@ -281,6 +327,9 @@ def test_layers_of_the_programs_own_classes_compute_what_their_bases_do() -> Non
     model, x = Net(), numbers(4, 3)
     weight, bias = model.get_weights()
     np.testing.assert_allclose(model.forward(x), (x @ weight.T + bias) / 2, rtol=1e-4, atol=1e-6)
+    model.inner = model.twin = L.Linear(1, 1)  # words of the program
+    model.freeze()
+    assert model.twin.module.weight.requires_grad and not model.layers[0].module.weight.requires_grad
 
 
 def test_layers_travel_as_pickles_and_copies() -> None:
@@ -488,6 +537,19 @@ def test_inner_layers_of_stacked_cells_and_wrappers_are_frozen_by_name(tmp_path:
     lower.unfreeze()
     loaded.unfreeze("lower")
     assert still(model) == still(loaded) == 2
+    assert model.layer_named("lower") is lower  # and not its copy that reads backwards
+
+
+def test_layers_that_merge_or_operate_are_told_and_frozen_by_name() -> None:
+    merge = L.Sequential().add(L.JoinTable(3, 3)).add(L.Bottle(L.Linear(6, 2).set_name("merge")))
+    both = recurrent.BiRecurrent(merge).add(recurrent.LSTM(4, 3).set_name("cell"))
+    operation = L.TableOperation(L.Bilinear(2, 2, 1).set_name("operation"))
+    for layer, names in ((both, ["cell", "merge"]), (operation, ["operation"])):
+        assert list(layer.parameters()) == names
+        layer.freeze(names[-1])
+        frozen = [name for name, weight in layer.module.named_parameters() if not weight.requires_grad]
+        assert len(frozen) == 2 and all("merge" in name or name.startswith("part") for name in frozen)
+    assert both.forward(numbers(2, 5, 4)).shape == (2, 5, 2)
 
 
 def test_state_of_stacked_cells_holds_no_graph() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,7 @@ OwnStep.__module__ = "__main__"
         (TorchLoss.from_pytorch(lambda output, label: output), "criterion needs .*<lambda>, which is defined in the"),
         (OwnStep(), "criterion needs OwnStep, which is defined in the program itself"),
         (object(), "criterion is, or holds, a object, which cannot be saved without pickles"),
+        (partial(print, "any call"), "criterion is, or holds, a partial, which cannot be saved without pickles"),
     ],
 )
 def test_code_of_the_program_itself_is_refused_in_words(value: Any, words: str) -> None:

@@ -56,6 +56,7 @@ MAKERS: list[tuple[str, Callable[[Any], Any]]] = [
         ),
     ),
     ("EpochDecayByScore", lambda optimizer: schedulers.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)),
+    ("EpochDecay", lambda optimizer: schedulers.CyclicLR(optimizer, 0.1, 0.4, 2, mode="exp_range", gamma=0.9)),
 ]
 
 
@@ -86,6 +87,7 @@ def test_scheduler_steps_when_it_shall_and_resumes(decay: str, make: Callable[[A
             other = TorchOptim.from_pytorch(make(torch.optim.SGD(fresh.parameters(), lr=0.4)), decay)
             net, optimizer = fresh, other(fresh)
             optimizer.load_state_dict(state)
+            optimizer.load_state_dict(optimizer.state_dict())  # that of a checkpoint before the scheduler steps
 
 
 def test_rate_is_changed_where_it_was_the_default() -> None:

@@ -87,7 +87,10 @@ class CriterionModule(nn.Module):
             loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
         except UNFIT as error:
             given = f"outputs of shape {shapes_of(x)} and targets of shape {shapes_of(target)}"
-            raise refused_input(error, self.kind.__name__, given) from error
+            refusal = refused_input(error, self.kind.__name__, given, x, target)
+            if refusal is None:
+                raise
+            raise refusal from error
         return loss
 
     def counts(self, target: Tensor, *_: Any) -> Tensor:
@@ -470,13 +473,17 @@ def _from_normal(x: Any, target: Any = None, size_average: bool = True) -> Tenso
 
 
 def _in_parallel(x: Any, target: Any, repeat_target: bool = False, inner: Any = ()) -> Any:
-    targets = [target] * len(inner) if repeat_target else table_of(target)
-    parts = zip(inner, table_of(x), targets, strict=True)
+    outputs, targets = table_of(x), [target] * len(inner) if repeat_target else table_of(target)
+    if not len(inner) == len(outputs) == len(targets):
+        raise DataError(f"{len(inner)} criterions take as many outputs and targets")
+    parts = zip(inner, outputs, targets, strict=True)
     return sum(share * part(one, wanted) for (part, share), one, wanted in parts)
 
 
 def _over_time(x: Tensor, target: Tensor, criterion: Any, size_average: bool = False, dimension: int = 2) -> Any:
     steps = x.shape[dimension - 1]
+    if target.shape[dimension - 1] != steps:
+        raise DataError(f"targets must have as many steps of time as the outputs, {steps}")
     losses = [criterion(x.select(dimension - 1, at), target.select(dimension - 1, at)) for at in range(steps)]
     return sum(losses) / (steps if size_average else 1)
 

@@ -166,7 +166,7 @@ class Layer:
     signature: ClassVar[inspect.Signature] = inspect.Signature()
     made_by: ClassVar[Any] = None
     kind: ClassVar[str] = ""  # the name of the row, which a program's own subclass shares
-    twin: Layer | None = None  # a layer like this one that trains when it does
+    _twin: Layer | None = None  # a layer like this one that trains when it does
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arguments = bound(type(self), args, kwargs)
@@ -390,27 +390,29 @@ class Layer:
         wanted = [self.layer_named(name).name() for name in ([names] if isinstance(names, str) else names or [])]
         for part in [self, *self.flattened_layers(include_container=True)]:
             if part is self if names is None else part.name() in wanted:  # several may have one name
-                for each in filter(None, (part, part.twin)):
+                for each in filter(None, (part, part._twin)):
                     each.module.requires_grad_(trains)
         return self
 
     def layer_named(self, name: str) -> Layer:
         """Return the layer of a name, at any depth; where there is none, the error says which there are."""
-        parts = {part.name(): part for part in [self, *self.flattened_layers(include_container=True)]}
-        if name not in parts:
-            raise ArgumentError(f"{self} has no layer {name!r}; it has {', '.join(parts)}.")
-        return parts[name]
+        parts = [self, *self.flattened_layers(include_container=True)]
+        for part in parts:
+            if part.name() == name:
+                return part
+        names = dict.fromkeys(part.name() for part in parts)
+        raise ArgumentError(f"{self} has no layer {name!r}; it has {', '.join(names)}.")
 
     @property
-    def inner(self) -> list[Layer]:
+    def _inner(self) -> list[Layer]:
         """The layers within this one."""
         return self.layers
 
     def flattened_layers(self, include_container: bool = False) -> list[Layer]:
         """Return the layers at all depths, in order; containers too if asked for."""
         layers = []
-        for part in self.inner:
-            if include_container or not part.inner:
+        for part in self._inner:
+            if include_container or not part._inner:
                 layers.append(part)
             layers += part.flattened_layers(include_container)
         return layers
@@ -543,7 +545,7 @@ class Holder(Layer):
     """A layer of layers, which are its arguments."""
 
     @property
-    def inner(self) -> list[Layer]:
+    def _inner(self) -> list[Layer]:
         """The layers within this one."""
         return [each for value in self.arguments.values() for each in table_of(value) if isinstance(each, Layer)]
 
@@ -621,7 +623,7 @@ class LayerGraph(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """Return the outputs: one, or a list of several."""
-        values = list(x) if self.inputs > 1 else [x]
+        values = list(table_of(x)) if self.inputs > 1 else [x]
         if len(values) != self.inputs:
             raise DataError(f"the model has {self.inputs} inputs; got {len(values)}. Pass a list of as many arrays.")
         for which, places in self.steps:
@@ -731,28 +733,40 @@ def run(module: nn.Module, x: Any, name: str) -> Any:
         return module(x)
     except UNFIT as error:
         label = getattr(module, "label", getattr(module, "row", type(module).__name__))
-        raise refused_input(error, f"{label} [{name}]", f"an input of shape {shapes_of(x)}") from error
+        given = f"an input of shape {shapes_of(x)}"
+        own = type(module).__module__.split(".")[0] in ("orca", "torch")
+        refusal = refused_input(error, f"{label} [{name}]", given, x, own=own)
+        if refusal is None:
+            raise
+        raise refusal from error
 
 
-UNFIT = RuntimeError, IndexError, TypeError, ValueError, AttributeError, AssertionError  # by what tensors do not fit
-
-
+UNFIT = RuntimeError, IndexError, TypeError, ValueError, AttributeError, AssertionError  # of tensors that do not fit
 _MISCOUNTS = ("list index out of range", "values to unpack", "invalid combination", "positional argument")
 
 
-def refused_input(error: Exception, label: str, given: str) -> Exception:
-    """Return the error of a layer or criterion that cannot take an input; one that names another stays as it is."""
+def refused_input(error: Exception, label: str, given: str, *inputs: Any, own: bool = True) -> DataError | None:
+    """Return the error of a layer or criterion that cannot take its inputs; None for an error of another kind.
+
+    Args:
+        error: The error.
+        label: The layer or criterion.
+        given: Its inputs, in words.
+        inputs: Its inputs. Errors about a list or None count only where an input is one.
+        own: Whether the code is ours or torch's, where a wrong number of arguments is one of tensors.
+    """
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    untyped = "'list' object" in reason or "'NoneType' object" in reason
+    others = {type(each).__name__ for each in inputs if not isinstance(each, torch.Tensor)}
+    blamed = [kind for kind in others if f"'{kind}' object" in reason]
     if (
         getattr(error, "names_layer", False)
         or type(error) in (ArgumentError, torch.cuda.OutOfMemoryError)
-        or (type(error) is AttributeError and not untyped)
+        or (type(error) is AttributeError and not blamed)
     ):
-        return error
-    if untyped:
-        reason = "it takes one tensor"
-    elif any(words in reason for words in _MISCOUNTS):
+        return None
+    if blamed:
+        reason = "it needs targets" if "NoneType" in blamed else "it takes one tensor"
+    elif own and any(words in reason for words in _MISCOUNTS):
         reason = "it takes another number of tensors"
     refusal = DataError(f"{label} cannot take {given}: {reason.rstrip('.')}.")
     refusal.names_layer = True  # type: ignore[attr-defined]

@@ -29,6 +29,7 @@ from orca.bigdl.layer import (
     signed,
 )
 from orca.errors import ArgumentError, DataError, MissingDependency
+from orca.rows.tree import map_tree
 
 INTMIN, INTMAX, DOUBLEMAX = -(2**31), 2**31 - 1, 1.7976931348623157e308
 WB: dict[str, Any] = {"wRegularizer": None, "bRegularizer": None}
@@ -207,12 +208,13 @@ def each_step(m: Any, x: Tensor) -> Any:
     """Return the output of a module's part at every step of (batch, time, ...)."""
     if x.dim() < 3:
         raise DataError("the input needs the dimensions batch, time and features")
-    return m.part(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    return map_tree(lambda part: part.unflatten(0, x.shape[:2]), m.part(x.flatten(0, 1)))
 
 
 def _bottled(m: Any, x: Tensor) -> Tensor:
     lead = x.dim() - m.kept
-    return m.part(x.flatten(0, lead - 1)).unflatten(0, x.shape[:lead])
+    output: Tensor = m.part(x) if lead < 2 else m.part(x.flatten(0, lead - 1)).unflatten(0, x.shape[:lead])
+    return output
 
 
 rows({"Sequential": (lambda jvalue=None: Parts(), in_turn, "Layers one behind the other.")}, _Chain)
@@ -837,7 +839,7 @@ rows({
 
 
 def _flat(x: Any) -> list[Any]:
-    return [part for each in x for part in (_flat(each) if isinstance(each, list) else [each])]
+    return [part for each in x for part in (_flat(each) if isinstance(each, list | tuple) else [each])]
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -879,8 +881,7 @@ rows({
     "JoinTable": (lambda x, dimension, n_input_dims=-1: torch.cat(list(x), axis(dimension, x[0], n_input_dims)),
         "The tensors joined along a dimension."),
     "SparseJoinTable": (lambda x, dimension: torch.cat(list(x), axis(dimension, x[0])), "JoinTable of dense tensors."),
-    "Pack": (lambda x, dimension: torch.stack(list(x), dimension - 1),
-        "The tensors stacked along a new dimension."),
+    "Pack": (lambda x, dimension: torch.stack(list(x), dimension - 1), "The tensors stacked along a new dimension."),
     "SelectTable": (lambda x, index: x[place(index, len(x))], "One tensor of the table."),
     "NarrowTable": (_narrow_table, "Some tensors of the table; a length of -1 is up to the last."),
     "FlattenTable": (lambda x: _flat(x), "The tensors of tables in tables, in one table."),
@@ -891,8 +892,7 @@ rows({
     "Gemm": (lambda x, alpha=1.0, beta=1.0, trans_a=False, trans_b=False: alpha * _product(x[:2], trans_a,
         trans_b) + beta * x[2], "alpha A B + beta C of a table of three matrices."),
     "DotProduct": (lambda x: torch.mul(*x).sum(-1), "The dot product of two tensors, row by row."),
-    "CosineDistance": (lambda x: _cosine(*x),
-        "The cosine between two tensors, row by row."),
+    "CosineDistance": (lambda x: _cosine(*x), "The cosine between two tensors, row by row."),
     "PairwiseDistance": (lambda x, norm=2: torch.linalg.vector_norm(torch.sub(*x), ord=norm, dim=-1),
         "The distance between two tensors, row by row."),
     "CrossProduct": (lambda x, numTensor=0, embeddingSize=0: torch.stack([(a * b).sum(-1) for at, a in enumerate(
@@ -912,8 +912,9 @@ rows({
     "Attention": (_heads, _attention, "Attention with several heads of a table (queries, keys and values, bias)."),
     "RoiPooling": (_roi_pooled,
         "The largest numbers of each cell of regions: of a table (images, regions (image from 0, x1, y1, x2, y2))."),
-    "TableOperation": (lambda operation_layer: Weights(part=operation_layer), lambda m, x: m.part(list(
-        torch.broadcast_tensors(*x))), "An operation on two tensors, the smaller one expanded to the other's shape."),
 }, tables=True)  # fmt: skip
+rows({"TableOperation": (lambda operation_layer: Weights(part=operation_layer), lambda m, x: m.part(list(
+    torch.broadcast_tensors(*x))), "An operation on two tensors, the smaller one expanded to the other's shape.")},
+     Holder, tables=True)  # fmt: skip
 
 __getattr__ = lookup(LAYERS, "layer")

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orca.bigdl.layers  # noqa: F401  (it fills the table)
-from orca.bigdl.layer import FORWARD, LAYERS, Container, Holder, Parts, Weights, lookup, rows, signed
+from orca.bigdl.layer import FORWARD, LAYERS, Container, Holder, Layer, Parts, Weights, lookup, rows, signed
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import map_tree
 
@@ -183,22 +183,23 @@ class _BothWays(_RecurrentContainer):
         super().add(model)
         self.back = copy.deepcopy(self.layers[0]).reset()
         self.module.back = self.back.module
-        every = super().flattened_layers(include_container=True)
-        for cell, other in zip(every[: len(every) // 2], every[len(every) // 2 :], strict=True):
-            cell.twin = other
+        cells, others = ([each, *each.flattened_layers(include_container=True)] for each in (self.layers[0], self.back))
+        for cell, other in zip(cells, others, strict=True):
+            cell._twin = other
         return self
 
     @property
-    def inner(self) -> Any:
-        """The cell and the other one."""
-        return [*self.layers, self.back] if self.layers else []
+    def _inner(self) -> Any:
+        """The cell and the other one, and the layer that merges them."""
+        merge = self.arguments["merge"]
+        return [*self.layers, self.back, *([merge] if isinstance(merge, Layer) else [])] if self.layers else []
 
     def flattened_layers(self, include_container: bool = False) -> Any:
         """Return the cell and the other one, which has the same names."""
         every = super().flattened_layers(include_container)
         for cell in every:
-            if cell.twin is not None:
-                cell.twin.set_name(cell.name())
+            if cell._twin is not None:
+                cell._twin.set_name(cell.name())
         return every
 
 

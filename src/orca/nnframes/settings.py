@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler
 
 from orca.bigdl.criterion import Criterion
 from orca.bigdl.layer import Layer
@@ -33,6 +32,7 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 # Classes whose objects are made again of their attributes; ReduceLROnPlateau is an LRScheduler from torch 2.2 on.
 _OBJECTS = (Preprocessing, Trigger, OptimMethod, Scheduler, Criterion, Layer, Metric, TrainSummary, LRScheduler)
 _SUMMARIES = "summaries"  # of a TrainSummary: made of its other attributes
+_SCALE = "_scale_fn_ref"  # of a CyclicLR: likewise. It may be a partial, which a file could make of any call.
 
 
 def packed(value: Any, what: str, weights: Sequence[nn.Parameter] = ()) -> Any:
@@ -63,13 +63,11 @@ def packed(value: Any, what: str, weights: Sequence[nn.Parameter] = ()) -> Any:
     if isinstance(value, Optimizer):
         return _optimizer(value, what, weights)
     if isinstance(value, _OBJECTS):
-        left_out = {"optimizer"} if isinstance(value, LRScheduler) else {_SUMMARIES, "_last"}
+        left_out = {"optimizer", _SCALE} if isinstance(value, LRScheduler) else {_SUMMARIES, "_last"}
         attributes = {name: inside(part) for name, part in vars(value).items() if name not in left_out}
         return {_KIND: "object", "class": reference(type(value), what), "attributes": attributes}
     if isinstance(value, type) or inspect.isroutine(value):
         return {_KIND: "name", "name": reference(value, what)}
-    if isinstance(value, partial):
-        return {_KIND: "partial", "parts": [inside(value.func), inside(value.args), inside(value.keywords)]}
     if hasattr(value, "to_ndarray"):
         return value.to_ndarray()
     raise ArgumentError(
@@ -103,9 +101,6 @@ def unpacked(value: Any, weights: Sequence[nn.Parameter] = ()) -> Any:
             return net
         case "name":
             return imported(value["name"])
-        case "partial":
-            function, arguments, more = map(inside, value["parts"])
-            return partial(function, *arguments, **more)
         case "optimizer":
             return _made_optimizer(value, weights)
         case "object":
@@ -121,6 +116,8 @@ def _made_object(name: str, attributes: dict[str, Any]) -> Any:
         return kind(attributes["log_dir"], attributes["app_name"])
     thing: Any = object.__new__(kind)
     vars(thing).update(attributes)
+    if isinstance(thing, CyclicLR):
+        thing._init_scale_fn()
     if isinstance(getattr(thing, "optimizer", None), Optimizer):
         _bind(attributes.get("torch_scheduler"), thing.optimizer)
     return thing

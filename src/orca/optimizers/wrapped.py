@@ -155,7 +155,7 @@ class TorchOptim(OptimMethod):
         optimizer.end_epoch = end_epoch  # type: ignore[attr-defined]
         _keep(scheduler, optimizer)
         optimizer.register_load_state_dict_post_hook(
-            lambda one: scheduler.load_state_dict(one.param_groups[0]["scheduler"])
+            lambda one: scheduler.load_state_dict(copy.deepcopy(one.param_groups[0]["scheduler"]))  # it takes parts out
         )
         return optimizer
 

@@ -459,6 +459,30 @@ def test_functions_of_variables_merge_like_layers() -> None:
     np.testing.assert_allclose(Model([a, b], rows_of.merge([a, b], "sum")).forward([A, B]), A + B, rtol=1e-6)
 
 
+def test_layers_within_wrappers_are_frozen_by_name(tmp_path: Path) -> None:
+    inner = LAYERS["TimeDistributed"](LAYERS["Linear"](3, 2).set_name("wrapped"))
+    steps = KERAS["TimeDistributed"](KERAS["Dense"](3, activation="relu", name="steps"), input_shape=(5, 4))
+    model = Sequential().add(steps).add(inner)
+    assert list(model.parameters()) == ["steps", "wrapped"]
+    model.freeze("steps")
+    model.saveModel(str(tmp_path / "model"))
+    for each in (model, files.load_model(str(tmp_path / "model"))):
+        assert [weight.requires_grad for weight in each.module.parameters()] == [False, False, True, True]
+        each.unfreeze("steps")
+        each.freeze("wrapped")
+        assert [weight.requires_grad for weight in each.module.parameters()] == [True, True, False, False]
+
+
+def test_one_variable_is_a_table_of_one() -> None:
+    start = Input((4,))
+    for made in (*(rows_of.merge([start], mode) for mode in ("sum", "concat", "ave", "max")), rows_of.average([start]),
+                 KERAS["SelectTable"](0)(start), KERAS["Merge"]([KERAS["Identity"]()])(start)):  # fmt: skip
+        assert made.shape == (None, 4)
+        np.testing.assert_array_equal(Model(start, made).forward(A), A)
+    model = Sequential().add(KERAS["Merge"]([KERAS["Identity"](input_shape=(4,))]))
+    np.testing.assert_array_equal(model.predict(A, distributed=False), A)
+
+
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [

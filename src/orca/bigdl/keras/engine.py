@@ -243,7 +243,7 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
     return made if shape is None else made.build(shape)
 
 
-class KerasLayerWrapper(KerasLayer):
+class KerasLayerWrapper(graphs.Holder, KerasLayer):
     """A layer of `bigdl.nn.layer`, or a torch module, in the Keras-style API."""
 
     signature = signed("torch_layer", **_COMMON)

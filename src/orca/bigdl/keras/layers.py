@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from orca.bigdl.initial import HeNormal, InitializationMethod, Ones, RandomNormal, RandomUniform, Xavier, Zeros
 from orca.bigdl.keras.engine import KERAS, KERAS2, Variable, keras_rows
-from orca.bigdl.layer import LAYERS, Layer, Weights, signed
+from orca.bigdl.layer import LAYERS, Holder, Layer, Weights, signed, table_of
 from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated, table_places
 from orca.bigdl.recurrent import ConvolutionCell, unroll
 from orca.errors import ArgumentError, DataError
@@ -339,13 +339,15 @@ MERGES: dict[str, Callable[..., Any]] = {
 
 
 def _merge(shape: Any, layers: Any = None, mode: str = "sum", concat_axis: int = -1) -> nn.Module:
-    own = [part.build(part.shape_in or part.given or each) for part, each in zip(layers or [], shape, strict=False)]
+    shapes = shape if isinstance(shape, list) else [shape]
+    own = [part.build(part.shape_in or part.given or each) for part, each in zip(layers or [], shapes, strict=False)]
     parts = nn.ModuleList(part.module for part in own)
     return Weights(computes=_merged, mode=_chosen("mode", mode, (*MERGES, "concat")), axis=concat_axis, parts=parts)
 
 
 def _merged(m: Any, x: Any) -> Any:
-    tensors = [part(each) for part, each in zip(m.parts, x, strict=True)] if len(m.parts) else list(x)
+    given = table_of(x)
+    tensors = [part(each) for part, each in zip(m.parts, given, strict=True)] if len(m.parts) else list(given)
     if m.mode == "concat":
         return torch.cat(tensors, m.axis)
     shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
@@ -451,7 +453,7 @@ keras_rows(KERAS, {
     "Max": (lambda x, dim, num_input_dims=-2147483648, return_value=True: x.max(dim, keepdim=True).values if
         return_value else x.argmax(dim, keepdim=True).to(x.dtype),
         "The largest along a dimension, or its place; the rows are dimension 0."),
-    "SelectTable": (lambda x, index: x[index], "One tensor of several, counted from 0."),
+    "SelectTable": (lambda x, index: table_of(x)[index], "One tensor of several, counted from 0."),
     "GetShape": (lambda x: x.new_tensor([float(size) for size in x.shape]).expand(len(x), -1),
         "The sizes of the input, for each row."),
 })  # fmt: skip
@@ -542,6 +544,10 @@ class Merge(KERAS["Merge"]):  # type: ignore[misc, valid-type]
             self.given = shapes  # its inputs are those of its layers
 
 
+class TimeDistributed(Holder, KERAS["TimeDistributed"]):  # type: ignore[misc, valid-type]
+    """A layer on every step of (time, ...)."""
+
+
 class WordEmbedding(KERAS["WordEmbedding"]):  # type: ignore[misc, valid-type]
     """Word vectors of a file in GloVe's format; the index 0 is for words without a vector."""
 
@@ -555,7 +561,7 @@ class WordEmbedding(KERAS["WordEmbedding"]):  # type: ignore[misc, valid-type]
         return about | {"class": "Embedding", "arguments": given | {"input_dim": count, "output_dim": size}}
 
 
-KERAS["Merge"], KERAS["WordEmbedding"] = Merge, WordEmbedding
+KERAS |= {"Merge": Merge, "TimeDistributed": TimeDistributed, "WordEmbedding": WordEmbedding}
 
 
 def merge(inputs: Sequence[Variable], mode: str = "sum", concat_axis: int = -1, name: str | None = None) -> Variable:
