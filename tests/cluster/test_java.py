@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -78,10 +79,18 @@ def test_the_file_of_a_jdk_says_what_its_program_says(monkeypatch: pytest.Monkey
     home = fake_java(tmp_path / "jdk", "21.0.1")
     (home / "release").write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
     assert java._read(home / "bin" / "java") is None, "a script may run any Java"
-    (home / "bin" / "java").write_bytes(b"\x7fELF")
+    header = bytearray(Path(sys.executable).read_bytes()[:20])
+    (home / "bin" / "java").write_bytes(header)
     assert java._feature(java._read(home / "bin" / "java") or "") == 17
+    (home / "bin" / "java").chmod(0o644)
+    assert java._read(home / "bin" / "java") is None, "it cannot be executed"
+    (home / "bin" / "java").chmod(0o755)
+    header[18] ^= 1
+    (home / "bin" / "java").write_bytes(header)
+    assert java._read(home / "bin" / "java") is None, "it is for another processor"
 
 
+@needs_pip_java
 @pytest.mark.parametrize("version, number", [("1.8.0_392", 8), ("11.0.2", 11)])
 def test_a_java_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, number: int) -> None:
     home = fake_java(tmp_path / "old", version, '[ "$1" = -XshowSettings:properties ] || exit 1')

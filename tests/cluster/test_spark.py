@@ -207,6 +207,17 @@ def test_one_daemon_that_is_started_in_advance_serves_rdds_and_dataframes(spark:
     assert [row.id for row in frame.collect()] == [by_rdd]
 
 
+def test_errors_of_tasks_tell_their_cause(spark: Any) -> None:
+    def fail(number: int) -> None:
+        try:
+            [][number]
+        except IndexError as error:
+            raise ValueError("no such row") from error
+
+    with pytest.raises(Exception, match="IndexError: list index out of range"):
+        spark.sparkContext.parallelize([7], 1).map(fail).collect()
+
+
 @pytest.mark.full
 def test_own_standalone_cluster_does_not_outlive_a_killed_driver(tmp_path: Path) -> None:
     code = """

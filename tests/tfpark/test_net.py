@@ -23,6 +23,7 @@ from orca.bigdl.net import Net
 from orca.classic.sample import Sample
 from orca.data.shard import XShards
 from orca.errors import ArgumentError, DataError
+from orca.frameworks.torch.architecture import build, describe
 from orca.nnframes import NNModel
 from orca.tfpark import TFDataset, TFNet
 from orca.tfpark.net import export_tf
@@ -129,6 +130,14 @@ def test_a_net_is_read_from_files(tmp_path: Path) -> None:
             x = tf.placeholder(tf.float32, [None, 4])
             tf.saved_model.simple_save(session, str(tmp_path / "saved"), {"x": x}, {"y": x * 2.0})
         TFNet.from_saved_model(str(tmp_path / "saved"), signature="other")
+
+
+def test_a_module_of_an_older_file_answers() -> None:
+    about = describe(net().to_torch())
+    about["attributes"] = {"_opened": None} | {
+        name: about["attributes"][name] for name in ("definition", "inputs", "outputs")
+    }
+    np.testing.assert_allclose(build(about)(torch.from_numpy(X)), TRUTH, rtol=1e-5)
 
 
 def test_several_inputs_of_other_types_are_fed() -> None:

@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -133,16 +134,28 @@ def _look(executable: Path, origin: str) -> Java:
 
 
 def _read(executable: Path) -> str | None:
-    """Return what `java -version` would say, from the file of a whole JDK: starting a JVM takes half a second."""
+    """Return the answer of `java -version` from the file of a whole JDK: starting a JVM takes half a second."""
     program = executable.resolve()
     home = program.parent.parent
     with contextlib.suppress(OSError, UnicodeDecodeError):
         release = (home / "release").read_text()
         version = re.search(r'^JAVA_VERSION="(.+)"$', release, re.MULTILINE)
-        with program.open("rb") as file:  # a script, as of a fitted home, may be anything
-            if version and VECTOR.rpartition("=")[2] in release and file.read(4) == b"\x7fELF":
-                return f'version "{version[1]}"\njava.home = {home}'
+        if version and VECTOR.rpartition("=")[2] in release and _runs_here(program):
+            return f'version "{version[1]}"\njava.home = {home}'
     return None
+
+
+def _runs_here(program: Path) -> bool:
+    """Say whether a file is a program for this machine; a script, as in a fitted home, may run any Java."""
+    magic, machine = _header(program)
+    return magic == b"\x7fELF" and machine == _header(Path(sys.executable))[1] and os.access(program, os.X_OK)
+
+
+def _header(program: Path) -> tuple[bytes, bytes]:
+    """Return the mark of a program's format; and its width, its byte order and its processor."""
+    with program.open("rb") as file:
+        header = file.read(20)
+    return header[:4], header[4:6] + header[18:]
 
 
 def _ask(executable: Path, *options: str) -> str | None:

@@ -49,6 +49,7 @@ DEFAULTS = {
     REDACTION: NOT_SHOWN,
 }
 DAEMON, OUR_DAEMON = "spark.python.daemon.module", "orca.engines.daemon"
+SHORT_TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 DYNAMIC = "spark.dynamicAllocation.enabled"
 # A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
 # whose machine is cut off is given up soon after, as the hub does (monitor/protocol.py).
@@ -221,8 +222,6 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
         session.sparkContext.addPyFile(path)
     kind.check(session, request)
     if conf.get(DAEMON) == OUR_DAEMON:
-        # Spark sets it for functions of DataFrames alone, and starts one daemon for each set of variables.
-        session.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
         threading.Thread(target=_start_daemons, args=(session,), name="orca-daemons", daemon=True).start()
     return session
 
@@ -341,7 +340,12 @@ def on_this_machine(request: Request, life: ExitStack) -> dict[str, str]:
     if request.options.python_location is None:
         # The workers see the modules this program sees, also those beside its script.
         env["PYTHONPATH"] = os.pathsep.join(_own_path())
-        settings = {DAEMON: OUR_DAEMON, f"spark.executorEnv.{MODULES}": " ".join(slow_modules())}
+        settings = {
+            DAEMON: OUR_DAEMON,
+            f"spark.executorEnv.{MODULES}": " ".join(slow_modules()),
+            # Spark would shorten those of DataFrames, without their causes, in workers of another daemon.
+            SHORT_TRACEBACKS: "false",
+        }
     set_environment(env, life)
     return {
         **settings,

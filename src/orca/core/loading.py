@@ -19,7 +19,7 @@ _WITH = {
     "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca.frameworks.tfgraph.learner"),
     "mxnet": ("orca.job", "orca.frameworks.mxnet.learner", "orca.sources.mxdata"),
 }
-NEEDED = ("torch.distributed",)  # by every rank
+NEEDED = ("torch.distributed", "orca.core.engine")  # by every rank
 MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes
 
 

@@ -422,7 +422,7 @@ class KerasEstimator(TrainingEstimator):
             path: The model_dir, or the folder of one fit in it.
             version: Epochs trained, for a checkpoint of the end of a fit; or steps, for one that a trigger kept. The
                 newest unless given.
-            prefix: The first part of a trigger's checkpoint names, where there are several triggers.
+            prefix: The first part of the name of a trigger's checkpoint, where the folder has several such parts.
 
         Raises:
             ArgumentError: There is no such checkpoint.

@@ -521,7 +521,7 @@ class TrainingEstimator(Estimator):
         Args:
             path: The model_dir, or the folder of one fit in it.
             version: The steps behind the checkpoint; the newest unless given.
-            prefix: The first part of its name, where there are several triggers.
+            prefix: The first part of its name, where the folder has several such parts.
 
         Raises:
             ArgumentError: There is no such checkpoint; lists those that there are.

@@ -24,13 +24,14 @@ class GraphModule(nn.Module):
         outputs: Names of the tensors to answer with.
     """
 
+    _open_session: _Session | None = None  # of this process
+
     def __init__(self, definition: bytes, inputs: list[str], outputs: list[str]) -> None:
         super().__init__()
         self.definition, self.inputs, self.outputs = definition, list(inputs), list(outputs)
-        self._open_session: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_open_session": None}
+        return {name: value for name, value in vars(self).items() if name != "_open_session"}
 
     def extra_repr(self) -> str:
         """Return its inputs and outputs as torch prints them."""
@@ -51,7 +52,7 @@ class GraphModule(nn.Module):
     def _session(self) -> _Session:
         if self._open_session is None:
             self._open_session = _Session(self.definition, self.inputs, self.outputs)
-        return self._open_session  # type: ignore[no-any-return]
+        return self._open_session
 
 
 class _Session:
