@@ -9,7 +9,7 @@ from typing import Any
 from orca.errors import ArgumentError
 
 
-def call_creator(creator: Callable[..., Any], *arguments: Any) -> Any:
+def call_creator(creator: Callable[..., Any] | None, *arguments: Any) -> Any:
     """Call a creator with as many of the arguments as it takes."""
     if not callable(creator):
         raise ArgumentError(
