@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import field, make_dataclass
+from functools import cache
 from typing import Any
 
 
@@ -31,5 +32,10 @@ def value_class(base: type, name: str, function: Callable[..., Any], words: str)
 def computed(thing: Any, *given: Any) -> Any:
     """Return the result of a value's function for these, and for the value's fields that it takes."""
     function = type(thing).function
+    return function(*given, **{name: getattr(thing, name) for name in _settings(function)})
+
+
+@cache  # for every image it would take longer than many a step
+def _settings(function: Callable[..., Any]) -> list[str]:
     _, _, *names = inspect.signature(function).parameters
-    return function(*given, **{name: getattr(thing, name) for name in names})
+    return names
