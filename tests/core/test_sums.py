@@ -12,6 +12,7 @@ import pytest
 
 from orca.core import sums
 from orca.core.sums import Meeting, SharedSums, shared_sums
+from orca.monitor.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared so on Linux alone")
 
@@ -27,7 +28,7 @@ def joined(size: int, wrong: str | None = None) -> list[SharedSums | None]:
             ready.wait(10)
             return all(wishes.values())
 
-        return shared_sums(meetings[rank], [wrong or first, *names], rank, agree, 10.0)
+        return shared_sums(meetings[rank], [wrong or first, *names], rank, agree, 10.0, Heartbeat())
 
     try:
         with ThreadPoolExecutor(size) as threads:
@@ -93,6 +94,15 @@ def test_arrays_may_lie_in_memory_in_any_way_and_stay_as_they_are(ranks: list[Sh
     for result in results:
         np.testing.assert_array_equal(result, [sum(copies)] * 50)
     np.testing.assert_array_equal(arrays, copies)
+
+
+def test_an_array_is_replaced_by_its_sum(ranks: list[SharedSums]) -> None:
+    arrays = [np.arange(400_001, dtype=np.float32) + number for number in range(len(ranks))]  # two pieces
+    total = np.sum(arrays, axis=0)
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        list(threads.map(lambda rank, array: rank.add_in_place(array), ranks, arrays))
+    for array in arrays:
+        np.testing.assert_array_equal(array, total)
 
 
 def test_a_rank_that_ends_is_told_to_the_others() -> None:

@@ -17,6 +17,8 @@ from itertools import cycle
 
 import numpy as np
 
+from orca.monitor.heartbeat import WAIT, Heartbeat
+
 _PIECE = 1 << 20  # bytes of a rank's arrays that are added up at a time
 _FEW = 4  # ranks that each add up everything: to share the work and meet again costs more
 _LINE = 64  # bytes that the processor reads at once: each array begins with new ones
@@ -34,10 +36,11 @@ class SharedSums:
         rank: The number of this rank.
         size: How many ranks there are.
         sockets: One to each other rank.
+        heartbeat: Shows that this rank waits for the others.
     """
 
-    def __init__(self, memory: int, rank: int, size: int, sockets: list[socket.socket]) -> None:
-        self.rank, self.size, self.sockets = rank, size, sockets
+    def __init__(self, memory: int, rank: int, size: int, sockets: list[socket.socket], heartbeat: Heartbeat) -> None:
+        self.rank, self.size, self.sockets, self.heartbeat = rank, size, sockets, heartbeat
         memory_bytes = np.frombuffer(mmap.mmap(memory, 2 * (size + 1) * _PIECE), np.uint8)
         self.buffers = cycle(memory_bytes.reshape(2, size + 1, _PIECE))  # a line a rank, and one of sums for many ranks
 
@@ -45,6 +48,19 @@ class SharedSums:
         """Return the sum of each array over all ranks: of the same shapes and types on each."""
         flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
         totals = [np.empty_like(array) for array in flat]
+        self._add(flat, totals)
+        return [total.reshape(np.shape(array)) for total, array in zip(totals, arrays, strict=True)]
+
+    def add_in_place(self, array: np.ndarray) -> None:
+        """Replace a flat array by its sum over all ranks."""
+        self._add([array], [array])
+
+    def close(self) -> None:
+        """Close the sockets; the memory goes with the last rank that has it."""
+        for each in self.sockets:
+            each.close()
+
+    def _add(self, flat: Sequence[np.ndarray], totals: Sequence[np.ndarray]) -> None:
         for piece in _pieces(flat):
             buffer = next(self.buffers)
             parts = [(at, cut, buffer[:, place].view(flat[at].dtype)) for at, cut, place in piece]
@@ -59,15 +75,11 @@ class SharedSums:
             for at, cut, part in parts:
                 rows = part[-1:] if self.size > _FEW else part[:-1]
                 np.add.reduce(rows, axis=0, out=totals[at][cut])
-        return [total.reshape(np.shape(array)) for total, array in zip(totals, arrays, strict=True)]
-
-    def close(self) -> None:
-        """Close the sockets; the memory goes with the last rank that has it."""
-        for each in self.sockets:
-            each.close()
 
     def _meet(self) -> None:
         """Wait until all ranks are here."""
+        phase = self.heartbeat.phase
+        self.heartbeat.at(WAIT)
         try:
             for each in self.sockets:
                 each.sendall(_READY)
@@ -75,6 +87,7 @@ class SharedSums:
                 raise ConnectionError("it is closed")
         except OSError as error:
             raise RuntimeError(f"Connection closed by peer: a worker of this machine is gone ({error})") from error
+        self.heartbeat.at(phase)
 
 
 class Meeting:
@@ -119,7 +132,12 @@ class Meeting:
 
 
 def shared_sums(
-    meeting: Meeting, names: Sequence[str], rank: int, agree: Callable[[bool], bool], timeout: float | None
+    meeting: Meeting,
+    names: Sequence[str],
+    rank: int,
+    agree: Callable[[bool], bool],
+    timeout: float | None,
+    heartbeat: Heartbeat,
 ) -> SharedSums | None:
     """Return the sums of the ranks of one machine; None on every rank where one of them cannot join.
 
@@ -129,6 +147,7 @@ def shared_sums(
         rank: The number of this rank.
         agree: Tells all ranks whether something is true on each.
         timeout: Seconds to wait for another rank; None for no limit.
+        heartbeat: Shows that this rank waits for the others.
     """
     links = [link for name in names[:rank] if (link := _connection(name, timeout))]
     if not agree(all(names) and len(links) == rank):
@@ -142,7 +161,7 @@ def shared_sums(
     else:
         for link in links:
             socket.send_fds(link, [_READY], [meeting.memory])
-    return SharedSums(meeting.memory, rank, len(names), links)
+    return SharedSums(meeting.memory, rank, len(names), links, heartbeat)
 
 
 def _connection(name: str, timeout: float | None) -> socket.socket | None:

@@ -50,6 +50,7 @@ class World(Protocol):
     local_rank: int
     local_size: int
     host: str
+    sums: SharedSums | None  # the sums in memory that all ranks share; None where they share none
 
     def all_gather(self, item: Any) -> list[Any]:
         """Return every rank's item, in rank order, on every rank."""
@@ -99,8 +100,11 @@ class TorchWorld:
 
     def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
         """Return the element-wise mean or sum over all ranks."""
-        with _waiting(self.heartbeat):
-            totals = _sums_by_gloo(arrays) if self.sums is None else self.sums.add(arrays)
+        if self.sums is not None:
+            totals = self.sums.add(arrays)
+        else:
+            with _waiting(self.heartbeat):
+                totals = _sums_by_gloo(arrays)
         return [total / self.size for total in totals] if how == "mean" else totals
 
 
@@ -131,7 +135,7 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
     if len(here) == peer.size:
         limit = patience.total_seconds() if timeout > 0 else None
         names = [card["meeting"] for card in cards]
-        world.sums = shared_sums(meeting, names, peer.rank, lambda mine: all(world.all_gather(mine)), limit)
+        world.sums = shared_sums(meeting, names, peer.rank, lambda mine: all(world.all_gather(mine)), limit, heartbeat)
     meeting.close()
     yield world
     if world.sums is not None:

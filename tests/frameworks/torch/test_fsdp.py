@@ -135,12 +135,12 @@ def train_in_turns(name: str, size: int, world: World) -> dict[str, Any]:
     seen["held"] = {"weights": _held(net.parameters()), "state": _held(held)}
 
     net, optimizer = built(name, half)
-    sync = Replicated(net, optimizer)
+    sync = Replicated(net, optimizer, world)
     train(sync, optimizer, name, late, world)
     seen["then replicated"] = states(sync, world)
 
     net, optimizer = built(name)
-    sync = Replicated(net, optimizer)
+    sync = Replicated(net, optimizer, world)
     train(sync, optimizer, name, early, world)
     kept = copy.deepcopy(states(sync, world))
     for how in ("the optimizer's own state", "a state"):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from frameworks.torch.alone import AloneEngine, needs_full_shards
-from frameworks.torch.pair import Recording, once_on_two_ranks
+from frameworks.torch.pair import BY_GLOO, Recording, once_on_two_ranks
 from orca import Estimator
 from orca.errors import ArgumentError
 from orca.estimators.torch import TorchEstimator
@@ -120,8 +120,24 @@ def plain(name: str) -> dict[str, torch.Tensor]:
 @cache
 def pair() -> Callable[[], dict[str, list[Any]]]:
     """Train all cases on two ranks."""
-    calls = {f"{c.values[0]} {c.values[1]}": c.values for c in CASES if not any(m.args[0] for m in c.marks)}
-    return once_on_two_ranks({key: lambda way=way: fit(estimator(Recording, *way)) for key, way in calls.items()})
+    ways = {f"{c.values[0]} {c.values[1]}": c.values for c in CASES if not any(m.args[0] for m in c.marks)}
+    ways |= {f"replicated {name}{BY_GLOO}": ("replicated", name) for name in MODELS}
+    calls = {key: lambda way=way: fit(estimator(Recording, *way)) for key, way in ways.items()}
+    return once_on_two_ranks(calls | dict.fromkeys(HALVES, halves))
+
+
+def halves() -> Any:
+    """Fit numbers of 16 bits, all of which have so few digits that each sum is exact: a step to 1, one back to -1."""
+    net = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    nn.init.zeros_(net.weight)
+    made = Recording.from_torch(
+        model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.5), loss=nn.MSELoss(), backend="local"
+    )
+    x, y = torch.ones(8, 1, dtype=torch.bfloat16), torch.tensor([[1.0]] * 4 + [[-1.0]] * 4, dtype=torch.bfloat16)
+    return made.fit(TensorDataset(x, y), 1, batch_size=4, shuffle=False)
+
+
+HALVES = ("halves", f"halves{BY_GLOO}")
 
 
 def check(weights: dict[str, torch.Tensor], name: str) -> None:
@@ -133,6 +149,18 @@ def check(weights: dict[str, torch.Tensor], name: str) -> None:
 def test_two_ranks_update_what_a_plain_loop_updates(way: str, name: str) -> None:
     _, state = pair()()[f"{way} {name}"][0]
     check(state.payload["models"][0], name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_that_share_no_memory_update_what_a_plain_loop_updates(name: str) -> None:
+    _, state = pair()()[f"replicated {name}{BY_GLOO}"][0]
+    check(state.payload["models"][0], name)
+
+
+@pytest.mark.parametrize("key", HALVES)
+def test_gradients_of_16_bits_are_averaged(key: str) -> None:
+    _, state = pair()()[key][0]
+    assert state.payload["models"][0]["weight"].item() == -1.0
 
 
 @pytest.mark.parametrize(("way", "name"), CASES)

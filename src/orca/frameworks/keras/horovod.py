@@ -22,6 +22,8 @@ from orca.monitor.link import Parted
 class HorovodWorld:
     """The ranks of another world, meeting in Horovod; all of them make it together."""
 
+    sums = None  # Horovod forms them
+
     def __init__(self, world: World) -> None:
         self.rank, self.size, self.host = world.rank, world.size, world.host
         self.local_rank, self.local_size = world.local_rank, world.local_size
