@@ -114,6 +114,7 @@ def test_relations_pair_texts(tmp_path: Path) -> None:
         Relations.read(str(tmp_path / "bad.csv"))
 
 
+@pytest.mark.full
 def test_texts_are_the_same_on_any_number_of_partitions(spark: Any, tmp_path: Path) -> None:
     texts, labels = ["The cat, the cat!", "a Dog 7 and", "", "dog dog dog cat"], [0, 1, 0, 1]
     truth = None

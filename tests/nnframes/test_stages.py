@@ -246,6 +246,7 @@ def test_stage_has_params_and_copies_of_its_own(rows: Any) -> None:
     assert models[0].copy().getPredictionCol() == "prediction"
 
 
+@pytest.mark.full
 def test_stages_work_in_pipelines_and_searches(rows: Any) -> None:
     from pyspark.ml import Pipeline
     from pyspark.ml.evaluation import RegressionEvaluator
