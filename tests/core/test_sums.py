@@ -96,6 +96,16 @@ def test_arrays_may_lie_in_memory_in_any_way_and_stay_as_they_are(ranks: list[Sh
     np.testing.assert_array_equal(arrays, copies)
 
 
+@pytest.mark.filterwarnings("error")
+def test_sums_too_large_for_their_type_are_infinite_without_a_warning() -> None:
+    ranks = [rank for rank in joined(2) if rank is not None]
+    with ThreadPoolExecutor(2) as threads:
+        totals = list(threads.map(lambda rank: rank.add([np.full(3, 60_000, np.float16)])[0], ranks))
+    assert np.isinf(totals).all()
+    for rank in ranks:
+        rank.close()
+
+
 def test_an_array_is_replaced_by_its_sum(ranks: list[SharedSums]) -> None:
     arrays = [np.arange(400_001, dtype=np.float32) + number for number in range(len(ranks))]  # two pieces
     total = np.sum(arrays, axis=0)

@@ -60,6 +60,7 @@ class SharedSums:
         for each in self.sockets:
             each.close()
 
+    @np.errstate(all="ignore")  # sums of gradients may be infinite, which learners see to
     def _add(self, flat: Sequence[np.ndarray], totals: Sequence[np.ndarray]) -> None:
         for piece in _pieces(flat):
             buffer = next(self.buffers)
