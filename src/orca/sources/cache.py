@@ -45,10 +45,10 @@ def cached(frame: DataFrame) -> DataFrame:
             + ("." if frame.isStreaming else ", and keep the rows with df.persist() where they do not change.")
         )
     view = frame.select("*", F.lit(_contents(frame)).alias(_MARK))
-    stale = [pair for pair in _views if not _is_alive(pair[0]) or pair[0].sameSemantics(frame)]
+    stale = [pair for pair in _views if not is_alive(pair[0]) or pair[0].sameSemantics(frame)]
     for pair in stale:
         _views.remove(pair)
-        if _is_alive(pair[0]) and not pair[1].sameSemantics(view):  # its files were others
+        if is_alive(pair[0]) and not pair[1].sameSemantics(view):  # its files were others
             pair[1].unpersist()
     if view.storageLevel == StorageLevel.NONE:  # new, or let go by the program: spark.catalog.clearCache()
         view.persist(StorageLevel.MEMORY_AND_DISK)
@@ -58,10 +58,11 @@ def cached(frame: DataFrame) -> DataFrame:
     return view.drop(_MARK)
 
 
-def _is_alive(frame: DataFrame) -> bool:
-    """Say whether the Spark that a DataFrame belongs to has not been stopped."""
-    context: Any = frame.sparkSession._sc
-    return context._jsc is not None
+def is_alive(frame: DataFrame) -> bool:
+    """Say whether the Spark that a DataFrame belongs to, classic or Connect, has not been stopped."""
+    session: Any = frame.sparkSession
+    context = getattr(session, "_sc", None)
+    return getattr(session, "is_stopped", False) is not True and (context is None or context._jsc is not None)
 
 
 def _contents(frame: DataFrame) -> str:

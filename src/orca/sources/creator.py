@@ -134,7 +134,7 @@ class Creation:
 class CreatorPiece:
     """Creators on their way to a rank, called there."""
 
-    creations: dict[str, Creation]
+    creations: dict[str, Any]  # with a method `make`
 
     def __call__(self) -> Items:
         """Give (part, data, how it was created) items."""

@@ -16,8 +16,8 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ class Staging:
     """
 
     def __init__(self, name: str = "orca-rows") -> None:
-        self._name = name
-        self._remove: list[Callable[[], None]] = []
+        self._name, self._files = name, ExitStack()
+        self.release = self._files.close  # removes them; more than once is fine
 
     def folder(self, session: SparkSession) -> tuple[str | None, bool]:
         """Make a folder, and say whether it is on the driver's machine; None where nothing but the driver is shared."""
@@ -62,15 +62,10 @@ class Staging:
             return self.temporary(), True
         return None if setting else self._on_hdfs(), False
 
-    def release(self) -> None:
-        """Remove the files; more than once is fine."""
-        while self._remove:
-            self._remove.pop()()
-
     def temporary(self) -> str:
         """Make a folder on this machine."""
         folder = tempfile.mkdtemp(prefix=f"{self._name}-")
-        self._remove.append(partial(shutil.rmtree, folder, ignore_errors=True))
+        self._files.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
     def _fresh(self, base: str) -> str:
@@ -78,7 +73,7 @@ class Staging:
         folder = f"{base.rstrip('/')}/{self._name}-{uuid.uuid4().hex}"
         fs, place = filesystem(folder)
         fs.makedirs(place, exist_ok=True)
-        self._remove.append(partial(_remove_all, fs, place))
+        self._files.callback(_remove_all, fs, place)
         return folder
 
     def _on_hdfs(self) -> str | None:
@@ -124,15 +119,14 @@ class Export:
 
     def _written(self, frame: DataFrame, folder: str, here: bool) -> list[Callable[[], Items]]:
         """Let the executors write."""
-        task = ExportTask(folder, tuple(hdfs.environment().items()))
-        rows = frame.mapInArrow(task, "path string").collect()
+        rows = frame.mapInArrow(hdfs.Reaching(ExportTask(folder)), "path string").collect()
         return [ArrowFile(row.path, here) for row in sorted(rows)]
 
     def _fetched(self, frame: DataFrame, limit: int) -> list[Callable[[], Items]]:
         """Bring the rows here and write them."""
         folder, files, total = Path(self._staging.temporary()), list[Callable[[], Items]](), 0
-        writer, last = None, -1
-        try:
+        last = -1
+        with ExitStack() as file:
             for row in frame.mapInArrow(PackTask(), PackTask.SCHEMA).toLocalIterator():
                 total += len(row.batch)
                 if total > limit:
@@ -143,17 +137,13 @@ class Export:
                         f"reach, train with backend='spark', or raise {LIMIT}."
                     )
                 reader = pa.ipc.open_stream(pa.py_buffer(row.batch))
-                if writer is None or row.partition != last:
-                    if writer is not None:
-                        writer.close()
+                if row.partition != last:
+                    file.close()
                     path, last = str(folder / f"{row.partition:06d}.arrow"), row.partition
-                    writer = pa.ipc.new_stream(path, reader.schema)
+                    writer = file.enter_context(pa.ipc.new_stream(path, reader.schema))
                     files.append(ArrowFile(path, here=True))
                 for batch in reader:
                     writer.write_batch(batch)
-        finally:
-            if writer is not None:
-                writer.close()
         return files
 
 
@@ -163,30 +153,23 @@ class ExportTask:
 
     Attributes:
         folder: A path that `orca.storage.files.filesystem` knows.
-        environment: How HDFS is reached.
     """
 
     folder: str
-    environment: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the path of the partition's file, if it has rows."""
-        hdfs.adopt(dict(self.environment))
         fs, place = filesystem(self.folder)
         # Sorted by name the files are in the partitions' order; a second try of a task writes a file of its own.
         name = f"{_partition():06d}-{uuid.uuid4().hex}.arrow"
-        out = writer = None
-        try:
+        writer = None
+        with ExitStack() as files:
             for batch in batches:
                 if writer is None:
                     fs.makedirs(place, exist_ok=True)
                     out = pa.OSFile(f"{place}/{name}", "wb") if is_local(fs) else fs.open(f"{place}/{name}", "wb")
-                    writer = pa.ipc.new_stream(out, batch.schema)
+                    writer = files.enter_context(pa.ipc.new_stream(files.enter_context(out), batch.schema))
                 writer.write_batch(batch)
-        finally:
-            for file in (writer, out):
-                if file is not None:
-                    file.close()
         if writer is not None:
             yield pa.RecordBatch.from_arrays([pa.array([f"{self.folder}/{name}"])], names=["path"])
 

@@ -49,7 +49,7 @@ from orca.core.state import OutputSpec
 from orca.errors import DataError, WorkerFailed
 from orca.rows.arrow import column_missing, count_missing, recounted, stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, map_tree, unflatten
-from orca.sources.cache import cached
+from orca.sources.cache import cached, is_alive
 from orca.sources.export import Export, is_here
 from orca.sources.scan import LOOKUP, LookupTask, Scan, ScanPiece, looked_up, scan_of
 from orca.sources.sparkplan import is_dealt
@@ -83,7 +83,11 @@ class FrameSource:
     caches = True
 
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
-        _check_alive(data)
+        if not is_alive(data):
+            raise DataError(
+                "this DataFrame belongs to a Spark session that was stopped. Make it anew in the session of now; "
+                "what is computed lazily, as predictions are, must be used before stop_orca_context()."
+            )
         self.frame, self.columns, self.vectors = data, spec.columns, spec.vectors
         self.cache, self.readers = spec.cache, dict(spec.readers)
         self.fields = data.schema.fields  # read once: through Spark Connect, each reading copies all of it
@@ -165,16 +169,16 @@ class FrameSource:
         cells = self._predictions(output)
         self._check_free(tuple(cells))
         kinds = [_spark_type(*head) for head in output.heads]
-        floating = tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds)
+        float_types = tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds)
         places = tuple(self.have.index(name) for name in self.columns.features)
         frame = self._numbered()
         heads = StructType([StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
         scan = scan_of(frame.select(*(f"c{place}" for place in places)), by_place=True) if LOOKUP else None
         if scan is None:
-            passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
-            schema = StructType([*passing, *heads.fields])
+            fields = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
+            schema = StructType([*fields, *heads.fields])
             work = FramePredictTask(
-                task, self.columns.features, places, tuple(schema.names), self.batch_size, floating, self.readers
+                task, self.columns.features, places, tuple(schema.names), self.batch_size, float_types, self.readers
             )
             result = self._kept(frame).mapInArrow(work, schema)
             columns = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
@@ -182,7 +186,7 @@ class FrameSource:
             names = (*(f"c{place}" for place in places), *heads.names)
             order = tuple(range(len(places)))
             work = FramePredictTask(
-                task, self.columns.features, order, names, self.batch_size, floating, self.readers, owned=True
+                task, self.columns.features, order, names, self.batch_size, float_types, self.readers, owned=True
             )
             result = looked_up(frame, LookupTask(work, scan.reader, self.batch_size), heads)
             columns = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
@@ -351,7 +355,7 @@ class FramePredictTask:
         places: Their places among the columns.
         names: The names of all columns of the answer, the predictions last.
         batch_size: Rows the model sees at a time.
-        floating: For each prediction, the type of a floating output of half precision.
+        float_types: For each prediction, the type of a floating output of half precision.
         readers: How the features become arrays, where they are not just numbers.
         owned: Whether nobody reads the features afterwards: a model may write into them, so that it needs no copy.
     """
@@ -361,24 +365,24 @@ class FramePredictTask:
     places: tuple[int, ...]
     names: tuple[str, ...]
     batch_size: int
-    floating: tuple[str, ...]
+    float_types: tuple[str, ...]
     readers: Readers = field(default_factory=dict)
     owned: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each record batch with its predictions; none waits for longer than it takes to fill a batch."""
-        waiting: deque[pa.RecordBatch] = deque()
+        queue: deque[pa.RecordBatch] = deque()
         batches = _small(batches, self.batch_size, self.readers)
         answers = _Answers()
-        rest = stretches(_noted(batches, waiting), self.batch_size)
+        rest = stretches(_noted(batches, queue), self.batch_size)
         for stretch in rest:
             try:
                 x = self._arguments(stretch)
             except DataError as error:
-                raise self._with_all_nulls(error, _unkept(chain([stretch], rest), waiting)) from None
+                raise self._with_all_nulls(error, _unkept(chain([stretch], rest), queue)) from None
             answers.add(flatten(self.task(x))[0])
-            while waiting and waiting[0].num_rows <= answers.rows:
-                batch = waiting.popleft()
+            while queue and queue[0].num_rows <= answers.rows:
+                batch = queue.popleft()
                 yield self._with_columns(batch, answers.take(batch.num_rows))
 
     def _arguments(self, stretch: list[pa.RecordBatch]) -> Any:
@@ -400,7 +404,7 @@ class FramePredictTask:
         return DataError(recounted(str(error), f"{count} null(s) in the rows of one task")) if count else error
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
-        arrays = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
+        arrays = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.float_types, strict=True)]
         return pa.RecordBatch.from_arrays([*batch.columns, *arrays], names=self.names)
 
 
@@ -430,18 +434,18 @@ class _Answers:
         return blocks[0] if len(blocks) == 1 else [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
 
 
-def _noted(batches: Iterable[pa.RecordBatch], waiting: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _noted(batches: Iterable[pa.RecordBatch], queue: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the batches that have rows and note down each."""
     for batch in batches:
         if batch.num_rows:
-            waiting.append(batch)
+            queue.append(batch)
             yield batch
 
 
-def _unkept(parts: Iterable[list[pa.RecordBatch]], waiting: deque[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+def _unkept(parts: Iterable[list[pa.RecordBatch]], queue: deque[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Yield the rest of the rows, none of which waits for an answer any more."""
     for stretch in parts:
-        waiting.clear()
+        queue.clear()
         yield stretch
 
 
@@ -553,16 +557,6 @@ def _restored(place: str, field: StructField) -> Any:
 
 def _named(column: Any, field: StructField) -> Any:
     return column.alias(field.name, metadata=field.metadata) if field.metadata else column.alias(field.name)
-
-
-def _check_alive(frame: DataFrame) -> None:
-    session: Any = frame.sparkSession
-    context = getattr(session, "_sc", None)
-    if getattr(session, "is_stopped", False) is True or (context is not None and context._jsc is None):
-        raise DataError(
-            "this DataFrame belongs to a Spark session that was stopped. Make it anew in the session of now; "
-            "what is computed lazily, as predictions are, must be used before stop_orca_context()."
-        )
 
 
 def _is_vector(kind: DataType) -> bool:

@@ -18,7 +18,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from orca.core.columns import concatenate
+from orca.core.columns import concatenate, single
 from orca.core.draws import alike, kept_draws, seed_draws
 from orca.core.feed import unweigh, weigh
 from orca.core.plan import even_split
@@ -26,7 +26,7 @@ from orca.core.source import DEFAULT_BATCH, Batch, DataSpec, Extent, Items, Shar
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import cut_rows, rows_of
 from orca.sources.arrays import inputs_of
-from orca.sources.creator import one_at_a_time
+from orca.sources.creator import CreatorPiece, one_at_a_time
 
 _FORM = "a creator (config, kv) must return a DataIter or a gluon DataLoader"
 
@@ -86,7 +86,7 @@ class MxnetSource:
         """Send the creator to every rank."""
         creators = {"train": self.creator} | ({"valid": valid.creator} if valid else {})
         pieces: list[Callable[[], Items]] = [
-            MxnetPiece({part: Making(creator, self.spec, rank, ranks) for part, creator in creators.items()})
+            CreatorPiece({part: Making(creator, self.spec, rank, ranks) for part, creator in creators.items()})
             for rank in range(ranks)
         ]
         return Shards(OpenBatches(), lambda: pieces)
@@ -134,23 +134,12 @@ class Making:
 
 
 @dataclass(frozen=True)
-class MxnetPiece:
-    """Creators on their way to a rank, called there."""
-
-    makings: dict[str, Making]
-
-    def __call__(self) -> Items:
-        """Give (part, stream) items."""
-        return ((part, making.make()) for part, making in self.makings.items())
-
-
-@dataclass(frozen=True)
 class OpenBatches:
     """The streams that creators made on a rank."""
 
     def __call__(self, items: Items, folder: Path) -> dict[str, BatchStream]:
         """Return the stream of each part."""
-        return dict(items)
+        return {part: stream for part, stream, _ in items}
 
 
 @dataclass(frozen=True)
@@ -228,7 +217,7 @@ class BatchStream:
             if labels is None and len(parts) > 1:
                 *parts, label = parts
                 labels = [label]
-            x, y = _single(parts), _single(labels) if labels else None
+            x, y = single(tuple(parts)), single(tuple(labels)) if labels else None
             yield x, y if weights is None else weigh(y, weights)
 
     def _read(self) -> Iterator[tuple[list[Any], list[Any] | None]]:
@@ -262,7 +251,3 @@ class BatchStream:
 
 def _numpy(part: Any) -> Any:
     return part.asnumpy() if isinstance(part, mx.nd.NDArray) else np.asarray(part)
-
-
-def _single(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else tuple(parts)

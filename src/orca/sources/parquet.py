@@ -44,15 +44,15 @@ def read_row_groups(reader: Reader, path: str, groups: list[RowGroup], multiple:
     with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
         reader.check(path, file.schema_arrow, [_rows(file.metadata, i) for i in range(file.num_row_groups)], groups)
         if reader.skips:
-            matching = set(_matching(path, reader.condition))
-            groups = [group for group in groups if group.number in matching]
+            numbers = set(_matching(path, reader.condition))
+            groups = [group for group in groups if group.number in numbers]
         size = batch_rows([_size(file.metadata, group, reader.schema.names) for group in groups[:1]], multiple)
         for whole, some in groupby(groups, key=lambda group: _is_whole(group, file.metadata)):
             for run in [list(some)] if whole else [[group] for group in some]:
                 batches = file.iter_batches(
                     size, row_groups=[group.number for group in run], columns=reader.schema.names, use_threads=False
                 )
-                yield from batches if whole else _cut(batches, run[0])
+                yield from batches if whole else cut(batches, run[0].start, run[0].stop)
 
 
 @dataclass(frozen=True)
@@ -214,13 +214,13 @@ def _is_whole(group: RowGroup, footer: pq.FileMetaData) -> bool:
     return group.start == 0 and group.stop == _rows(footer, group.number)
 
 
-def _cut(batches: Iterable[pa.RecordBatch], group: RowGroup) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a row group's stretch."""
+def cut(batches: Iterable[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from start to stop; batches behind them are not read."""
     at = 0
     for batch in batches:
-        if at >= group.stop:
-            return
-        first, last = max(group.start - at, 0), min(group.stop - at, batch.num_rows)
+        first, last = max(start - at, 0), min(stop - at, batch.num_rows)
         if first < last:
             yield batch.slice(first, last - first)
         at += batch.num_rows
+        if at >= stop:
+            return

@@ -12,8 +12,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +76,19 @@ class RayDatasetSource:
     def shards(self, ranks: int, valid: RayDatasetSource | None = None) -> Shards:
         """Cut the rows evenly over the ranks, in their order: as blocks for Ray, as Arrow files for other engines."""
         sources = {"train": self} | ({"valid": valid} if valid else {})
-        folder = _Folder()
+        files = ExitStack()
+
+        def portable() -> list[FileCuts]:
+            folder = tempfile.mkdtemp(prefix="orca-dataset-")
+            files.callback(shutil.rmtree, folder, ignore_errors=True)
+            return [p for part, s in sources.items() for p in s._file_cuts(part, ranks, Path(folder))]
+
         return Shards(
             OpenTables(self.columns, tuple(sources)),
-            portable=lambda: [p for part, s in sources.items() for p in s._file_cuts(part, ranks, folder.path())],
+            portable=portable,
             home="ray",
             native=lambda: [p for part, s in sources.items() for p in s._block_cuts(part, ranks)],
-            release=folder.remove,
+            release=files.close,
         )
 
     def answer(self, task: Any, engine: Any) -> Any:
@@ -116,15 +122,25 @@ class RayDatasetSource:
     def _file_cuts(self, part: str, ranks: int, folder: Path) -> list[FileCuts]:
         """Write the dataset to an Arrow file, block by block, and return each rank's stretches of it."""
         data, names = self._selected(), _named(self.columns)
-        path = folder / f"{part}.arrow"
-        sizes: list[int] = []
-        with _quiet(data), _Writer(path) as writer:
+        path, sizes = str(folder / f"{part}.arrow"), list[int]()
+        with _quiet(data), ExitStack() as file:
+            writer = schema = None
             for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
-                if table.num_rows:
-                    # Plain columns: the reader may have no Ray, and so no tensor columns.
-                    writer.write(pa.record_batch([to_arrow(_array(table, name)) for name in names], names))
-                    sizes.append(table.num_rows)
-        return [FileCuts(part, str(path), tuple(mine)) for mine in _cut(sizes, ranks)]
+                if not table.num_rows:
+                    continue
+                # Plain columns: the reader may have no Ray, and so no tensor columns.
+                batch = pa.record_batch([to_arrow(_array(table, name)) for name in names], names)
+                if writer is None:
+                    schema = batch.schema
+                    writer = file.enter_context(pa.ipc.new_file(path, schema))
+                if batch.schema != schema:
+                    raise DataError(
+                        f"all blocks of a dataset must have the same column types; got {_types(schema)} and then "
+                        f"{_types(batch.schema)}. Cast the columns first, with map_batches."
+                    )
+                writer.write_batch(batch)
+                sizes.append(batch.num_rows)
+        return [FileCuts(part, path, tuple(mine)) for mine in _cut(sizes, ranks)]
 
     def _selected(self) -> Any:
         names = _named(self.columns)
@@ -197,48 +213,6 @@ class BlockPredictTask:
         for name, head in zip(names, heads, strict=True):
             table = table.append_column(name, _column(squeeze(_single_precision(head))))
         return table
-
-
-@dataclass
-class _Folder:
-    """A temporary folder, made when it is first needed."""
-
-    paths: list[Path] = field(default_factory=list)
-
-    def path(self) -> Path:
-        if not self.paths:
-            self.paths.append(Path(tempfile.mkdtemp(prefix="orca-dataset-")))
-        return self.paths[0]
-
-    def remove(self) -> None:
-        while self.paths:
-            shutil.rmtree(self.paths.pop(), ignore_errors=True)
-
-
-class _Writer:
-    """A writer of record batches of one schema to an Arrow file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file: Any = None
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.file is not None:
-            self.file.close()
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self.file is None:
-            self.schema = batch.schema
-            self.file = pa.ipc.new_file(str(self.path), batch.schema)
-        if batch.schema != self.schema:
-            raise DataError(
-                f"all blocks of a dataset must have the same column types; got {_types(self.schema)} and then "
-                f"{_types(batch.schema)}. Cast the columns first, with map_batches."
-            )
-        self.file.write_batch(batch)
 
 
 def _types(schema: pa.Schema) -> str:

@@ -9,7 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -110,21 +110,18 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "GreaterThanOrEqual": operator.ge,
 }
 _MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le}
-_VALUES: dict[str, Callable[[str], Any]] = {
-    "boolean": lambda text: {"true": True, "false": False}[text],
-    "byte": int,
-    "short": int,
-    "integer": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "string": str,
-    "date": datetime.date.fromisoformat,
+# How the text of a value is read, and its type in Arrow.
+_VALUES: dict[str, tuple[Callable[[str], Any], pa.DataType]] = {
+    "boolean": ({"true": True, "false": False}.__getitem__, pa.bool_()),
+    "byte": (int, pa.int8()),
+    "short": (int, pa.int16()),
+    "integer": (int, pa.int32()),
+    "long": (int, pa.int64()),
+    "float": (float, pa.float32()),
+    "double": (float, pa.float64()),
+    "string": (str, pa.string()),
+    "date": (datetime.date.fromisoformat, pa.date32()),
 }
-_VALUE_TYPES = {
-    "boolean": pa.bool_(), "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
-    "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "date": pa.date32(),
-}  # fmt: skip
 
 
 def _term(nodes: Iterator[dict[str, Any]], names: dict[Any, str]) -> _Term:
@@ -142,23 +139,19 @@ def _term(nodes: Iterator[dict[str, Any]], names: dict[Any, str]) -> _Term:
     if kind in _COMPARISONS:
         return _comparison(kind, *terms)
     if kind == "In":
-        return reduce(_either, (_comparison("EqualTo", terms[0], value) for value in terms[1:]))
+        comparisons = (_comparison("EqualTo", terms[0], value) for value in terms[1:])
+        return reduce(partial(_joined, operator.or_), comparisons)
     if kind == "Not":
         condition = _condition(terms[0])
         need(not condition.floats, "a filter for which NaN may hold")
         return _Condition(~condition.expression, condition.columns)
     if kind in ("And", "Or"):
-        one, other = map(_condition, terms)
-        return _either(one, other) if kind == "Or" else _both(one, other)
+        return _joined(operator.or_ if kind == "Or" else operator.and_, *map(_condition, terms))
     raise OtherRoad(kind)
 
 
-def _both(one: _Condition, other: _Condition) -> _Condition:
-    return _Condition(one.expression & other.expression, one.columns + other.columns, one.floats or other.floats)
-
-
-def _either(one: _Condition, other: _Condition) -> _Condition:
-    return _Condition(one.expression | other.expression, one.columns + other.columns, one.floats or other.floats)
+def _joined(join: Callable[[Any, Any], Any], one: _Condition, other: _Condition) -> _Condition:
+    return _Condition(join(one.expression, other.expression), one.columns + other.columns, one.floats or other.floats)
 
 
 def _condition(term: _Term) -> _Condition:
@@ -173,7 +166,7 @@ def _value(node: dict[str, Any]) -> _Value:
     kind, text = node["dataType"], node.get("value")
     if text is None or not isinstance(kind, str) or kind not in _VALUES:
         raise OtherRoad(f"the value {text} of {kind}")
-    value = _VALUES[kind](text)
+    value = _VALUES[kind][0](text)
     # Before, java.sql.Date, in which the plan is written, has another calendar or odd time zones.
     need(not (isinstance(value, datetime.date) and value.year < 1900), "a comparison with an old date")
     need("\ufffd" not in text, "a text that is no UTF-8")
@@ -196,5 +189,5 @@ def _comparison(kind: str, left: _Term, right: _Term) -> _Condition:
     need(not floats or compare not in (operator.gt, operator.ge), "a filter for which NaN may hold")
     need(not floats or (right.value != 0 and not math.isnan(right.value)), "a comparison with zero or NaN")
     field = pc.field(left.name)
-    holds = compare(field, pa.scalar(right.value, _VALUE_TYPES[right.kind]))
+    holds = compare(field, pa.scalar(right.value, _VALUES[right.kind][1]))
     return _Condition(holds & field.is_valid() if kind == "EqualNullSafe" else holds, (left.name,), floats)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.columns import concatenate
 from orca.core.feed import spool_parts
 from orca.core.loading import triton_first
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
@@ -64,8 +65,7 @@ class PackedDataset:
             variant = tf.raw_ops.DatasetFromGraph(graph_def=text)
             dataset = tf.data.experimental.from_variant(variant, self.element).shard(of, number).batch(size)
             iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-            following = iterator.get_next()
-            leaves, structure = flatten(following)
+            leaves, structure = flatten(iterator.get_next())
             with tf.compat.v1.Session() as session:
                 session.run(iterator.initializer, {text: self.graph})
                 while True:
@@ -139,8 +139,6 @@ class AnsweredPiece:
 
     def __call__(self, number: int) -> Any:
         """Return the outputs of every n-th element; None where there is none."""
-        from orca.core.columns import concatenate
-
         takes = getattr(self.task, "takes", None)
         blocks = []
         for element in self.dataset.rows(number, self.of):
