@@ -56,7 +56,7 @@ def run(repeats: int) -> list[Result]:
     times = interleaved({"orca": lambda: ours(frame), "a barrier job with gloo": lambda: bare(spark)}, repeats)
     stop_orca_context()
     found = compared("warm fit to its first step, backend spark", times, {"a barrier job with gloo": None})
-    for backend, most in (("spark", 1.2), ("local", 1.5)):
+    for backend, most in (("spark", 1.2), ("local", 1.5), ("ray", None)):
         lines = [program(backend) for _ in range(repeats)]
         first, second, loaded = (statistics.median(values) for values in zip(*lines, strict=True))
         notes = {"times": lines}
@@ -98,6 +98,8 @@ from orca import Estimator, init_orca_context, stop_orca_context
 
 if {backend!r} == "spark":
     init_orca_context(cluster_mode="local", cores=2)
+elif {backend!r} == "ray":
+    init_orca_context(runtime="ray", cores=2)
 draw = np.random.default_rng(0)
 data = draw.random((2000, 20), np.float32), draw.random(2000, np.float32)
 model = torch.nn.Linear(20, 1)

@@ -32,8 +32,9 @@ CPUS = 3
 
 @pytest.fixture(autouse=True)
 def nothing_left(ray_context: Any) -> Iterator[None]:
-    """Fail a test after which Ray does not get all back: processes, seats, CPUs, folders."""
+    """Fail a test after which Ray does not get all back: processes that do not wait for a run, seats, CPUs, folders."""
     yield
+    _end_spares()
     deadline = time.monotonic() + 10
     while left := _left():
         assert time.monotonic() < deadline, left
@@ -54,6 +55,33 @@ def test_results_come_in_rank_order_from_ranks_on_loopback_with_their_own_cpus()
     results = _engine()(2).run(Describe(), _data(2), Settings())
     assert results == [(0, 2, "127.0.0.1", 1, 5), (1, 2, "127.0.0.1", 1, 5)]
     assert _engine()(1).run(Describe(), _data(1), Settings()) == [(0, 1, "127.0.0.1", CPUS, 10)]
+
+
+def test_actors_wait_for_the_next_run_and_hold_no_cpus() -> None:
+    first = _engine()(2).run(Pid(), _data(2), Settings())
+    assert ray.available_resources()["CPU"] == CPUS
+    alone = _engine()(1).run(Pid(), _data(1), Settings())
+    again = _engine()(2).run(Pid(), _data(2), Settings())
+    assert set(alone) < set(first) == set(again) and len(set(again)) == 2
+
+
+def test_an_actor_that_died_while_it_waited_is_replaced() -> None:
+    (pid,) = _engine()(1).run(Pid(), _data(1), Settings())
+    psutil.Process(pid).kill()
+    (other,) = _engine()(1).run(Pid(), _data(1), Settings())
+    assert other != pid
+
+
+def test_actors_do_not_wait_for_ever_nor_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orca.engines.ray._SPARE_FOR", 0.5)
+    pids = _engine()(2).run(Pid(), _data(2), Settings())
+    deadline = time.monotonic() + 10
+    while any(map(psutil.pid_exists, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    monkeypatch.undo()
+    _failure(lambda: 1 / 0, tmp_path)  # type: ignore[arg-type, return-value]
+    assert not any(_spares().idle.values())
 
 
 def test_map_answers_in_the_order_of_the_pieces() -> None:
@@ -177,6 +205,15 @@ class Describe:
 
 
 @dataclass(frozen=True)
+class Pid:
+    """Return the process of a rank."""
+
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> int:
+        world.all_gather(None)
+        return os.getpid()
+
+
+@dataclass(frozen=True)
 class OnRankOne:
     """Do something on rank 1 while the others wait for it; leaves a mark when it begins."""
 
@@ -202,6 +239,18 @@ def _engine() -> Any:
     from orca.engines.ray import RayEngine
 
     return RayEngine
+
+
+def _spares() -> Any:
+    from orca.engines.ray import _spares
+
+    return _spares
+
+
+def _end_spares() -> None:
+    for node, idle in _spares().idle.items():
+        for actor in list(idle):
+            _spares()._end(node, actor)
 
 
 def _data(ranks: int) -> Shards:

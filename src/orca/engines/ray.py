@@ -1,7 +1,10 @@
-"""RayEngine: ranks as Ray actors. Owns reserving their seats, starting, watching and ending them.
+"""RayEngine: ranks as Ray actors. Owns reserving their seats, starting, watching, keeping and ending them.
 
 A seat is a bundle of a placement group: all seats are there before the first rank starts, so ranks never wait for each
 other while holding CPUs. Work that needs CPUs of its own, like computing a Ray Dataset, is done before they are taken.
+
+After a run that went well its actors, which have loaded torch, wait a minute for the next one. They hold memory then,
+and no CPUs, which belong to the seat. An actor with a GPU ends with its run, as it would hold the GPU.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import os
 import socket
 import sys
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from threading import Lock, Timer
 from typing import Any
 
 import cloudpickle
@@ -35,6 +40,8 @@ _SEATS_WITHIN = 1.5  # seconds in which seats with one CPU each must be there
 _FREE_WITHIN = 1.0  # seconds to wait until Ray has given-back seats on its books
 _CARRIED_AT_ONCE = 16 << 20  # bytes of an object with items
 _GONE_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
+_SPARE_FOR = 60.0  # seconds that an actor waits for another run
+_AWAKE_WITHIN = 2.0  # seconds in which an actor that waited must answer
 
 logger = logging.getLogger(__name__)
 
@@ -201,6 +208,9 @@ class OrcaRank:
 
     def __init__(self) -> None:
         self.parcel = Parcel()
+
+    def awake(self) -> None:
+        """Answer: this actor can be used again."""
 
     def take(self, parcel: Parcel) -> Outcome:
         """Take the data, in a call of its own as Ray holds a call's arguments until it ends; tell our address."""
@@ -381,16 +391,73 @@ class Rank:
 
 @contextmanager
 def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
-    """Start an actor on each seat; kill them all at the end."""
+    """Give each seat an actor; keep them for another run after one that went well, and kill them after a failure."""
     kind = ray.remote(max_restarts=0, max_task_retries=0)(OrcaRank)
     ranks: list[Rank] = []
     try:
         for number, seat in enumerate(seats):
-            ranks.append(Rank(number, seat, kind.options(**seat.options).remote()))
+            actor = None if seat.gpus else _spares.take(seat.node)
+            ranks.append(Rank(number, seat, actor or kind.options(**_options(seat)).remote()))
         yield ranks
-    finally:
+    except BaseException:
         for rank in ranks:
             ray.kill(rank.actor)
+        raise
+    for rank in ranks:
+        if rank.seat.gpus:
+            ray.kill(rank.actor)
+        else:
+            _spares.keep(rank.seat.node, rank.actor)
+
+
+def _options(seat: RankSeat) -> dict[str, Any]:
+    """Return the options of the actor of a rank: it holds no CPUs, unless it has a GPU."""
+    there = NodeAffinitySchedulingStrategy(seat.node, soft=False)
+    return seat.options if seat.gpus else {"num_cpus": 0, "scheduling_strategy": there}
+
+
+class Spares:
+    """Actors of earlier runs, by their node: those of a Ray that is gone are on nodes that never come back."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.idle: dict[str, dict[Any, Timer]] = defaultdict(dict)
+
+    def take(self, node: str) -> Any:
+        """Return an actor that waits on a node, None where there is none."""
+        while True:
+            with self.lock:
+                if not self.idle[node]:
+                    return None
+                actor, timer = self.idle[node].popitem()
+            timer.cancel()
+            with suppress(ray.exceptions.RayError):
+                ray.get(actor.awake.remote(), timeout=_AWAKE_WITHIN)
+                return actor
+            _kill(actor)
+
+    def keep(self, node: str, actor: Any) -> None:
+        """Let an actor wait for another run, for a while."""
+        timer = Timer(_SPARE_FOR, self._end, (node, actor))
+        timer.daemon = True
+        with self.lock:
+            self.idle[node][actor] = timer
+        timer.start()
+
+    def _end(self, node: str, actor: Any) -> None:
+        with self.lock:
+            waits = self.idle[node].pop(actor, None) is not None
+        if waits:
+            _kill(actor)
+
+
+_spares = Spares()
+
+
+def _kill(actor: Any) -> None:
+    with suppress(Exception):  # it is gone, or its Ray is
+        if ray.is_initialized():  # else kill would start another Ray
+            ray.kill(actor)
 
 
 @contextmanager
