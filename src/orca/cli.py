@@ -198,7 +198,3 @@ def _matching(pattern: str, legal: str, kind: Callable[[str], Any]) -> Callable[
         return kind(text)
 
     return parse
-
-
-if __name__ == "__main__":
-    sys.exit(main())

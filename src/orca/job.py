@@ -215,12 +215,12 @@ def _answer(predictor: Predictor, x: Any) -> Any:
     """
     rows, output = rows_of(x), predictor.predict(x)
     if rows == 1 and _answered(output) != {1}:
-        both = predictor.predict(map_tree(_twice, x))
+        both = predictor.predict(map_tree(lambda leaf: np.repeat(leaf, 2, axis=0), x))
         output = cut_rows(both, slice(0, 1)) if _answered(both) == {2} else output
     if _answered(output) != {rows}:
-        shapes = [np.shape(head) for head in flatten(output)[0]]
+        arrays = " and ".join(f"an array of shape {np.shape(head)}" for head in flatten(output)[0])
         raise DataError(
-            f"the model must answer once for each row; for {rows} row(s) it returned {_listed(shapes)}. "
+            f"the model must answer once for each row; for {rows} row(s) it returned {arrays or 'nothing'}. "
             "Let its outputs have the rows as their first dimension, as many as its inputs have."
         )
     return output
@@ -242,14 +242,6 @@ def _answer_nothing(predictor: Predictor, x: Any) -> Any:
 def _answered(output: Any) -> set[int | None]:
     """Return for how many rows there are answers; None for an output without rows."""
     return {np.shape(head)[0] if np.ndim(head) else None for head in flatten(output)[0]}
-
-
-def _twice(leaf: Any) -> Any:
-    return np.repeat(leaf, 2, axis=0)
-
-
-def _listed(shapes: list[tuple[int, ...]]) -> str:
-    return " and ".join(f"an array of shape {shape}" for shape in shapes) or "nothing"
 
 
 def _make_room(size: int) -> None:

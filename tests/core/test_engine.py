@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from orca.core.engine import (
     dispatch,
     dumps,
     is_secondary,
-    scratch,
     seal,
 )
 from orca.core.source import Shards
@@ -104,20 +102,6 @@ DistNetworkError = type("DistNetworkError", (RuntimeError,), {})
 )
 def test_errors_that_only_tell_of_a_gone_rank_are_secondary(error: BaseException, secondary: bool) -> None:
     assert is_secondary(error) is secondary
-
-
-def test_scratch_is_gone_after_the_block() -> None:
-    with scratch() as folder:
-        (folder / "deep" / "er").mkdir(parents=True)
-        assert folder.name.startswith("orca-") and folder.parent == Path(tempfile.gettempdir())
-    assert not folder.exists()
-
-
-def test_scratch_is_gone_after_a_failure() -> None:
-    with pytest.raises(KeyboardInterrupt), scratch() as folder:
-        (folder / "file").write_text("half")
-        raise KeyboardInterrupt
-    assert not folder.exists()
 
 
 def released(open_rows: Any = no_rows) -> tuple[Shards, list[str]]:

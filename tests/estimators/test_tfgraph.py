@@ -55,7 +55,7 @@ def trained_on(
     made = graph(make_loss, normalize=normalize)
     est = estimator(made, optimizer, **normalizing(made) | options)
     parts = [np.arange(ROWS)[start:stop] for start, stop in zip([0, *cuts], [*cuts, ROWS], strict=True)]
-    job = FitJob(est._learner(None, None), FitPlan(epochs=steps, batch_size=ROWS, shuffle=False), (), est._held())
+    job = FitJob(est._learner(None, None), FitPlan(epochs=steps, batch_size=ROWS, shuffle=False), (), est._current())
     results = LocalEngine(len(parts)).run(job, shards_of([(X[rows], Y[rows]) for rows in parts]), Settings(20))
     est._state = results[0][1]
     est._put_back()

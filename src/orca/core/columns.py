@@ -23,7 +23,7 @@ def check_columns(columns: Columns, have: Sequence[str], verb: str = "this call"
             raise DataError(f"there is no column {name!r}; the data has {list(have)}.{near(name, have)}")
 
 
-def single(parts: tuple[Any, ...]) -> Any:
+def single(parts: Sequence[Any]) -> Any:
     """Return the only part, or all of them: one column is one argument, several are several."""
     return parts[0] if len(parts) == 1 else parts
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -231,16 +230,6 @@ def seal(job: Job, open_rows: Open) -> bytes:
                 if name != "learner":
                     dumps(value, name)
         raise
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Give a temporary folder that is gone afterwards, whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix="orca-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _extend_path(entries: Iterable[str]) -> None:

@@ -14,12 +14,12 @@ from orca.core.metrics import metrics_of
 from orca.core.source import DataSpec
 from orca.core.triggers import MaxEpoch, trigger_of
 from orca.errors import ArgumentError
-from orca.estimators.estimator import listed
 from orca.estimators.torch import TorchEstimator
 from orca.estimators.training import TrainingEstimator
 from orca.feature.preprocessing import SeqToTensor, preprocessing_of
 from orca.optimizers import SGD
 from orca.registry import bigdl_data, bigdl_entry, bigdl_loader
+from orca.rows.tree import listed
 
 ENDLESS = 10**9  # epochs of a fit that a trigger ends
 
@@ -109,7 +109,7 @@ class BigdlEstimator(TorchEstimator):
         if weights and not any(weight.requires_grad for weight in weights):
             raise ArgumentError("there is nothing to learn: all weights of the model are frozen. Call unfreeze().")
         trigger = validation_trigger if validation_trigger is not None else val_trigger
-        checking = validation_data if validation_data is not None else val_data
+        validation = validation_data if validation_data is not None else val_data
         end = None if end_trigger is None else trigger_of(end_trigger)
         before = 0 if self._state is None else self._state.epoch
         if isinstance(end, MaxEpoch) and epochs is None:
@@ -124,7 +124,7 @@ class BigdlEstimator(TorchEstimator):
             rows,
             epochs=ENDLESS if epochs is None else epochs,
             batch_size=batch_size,
-            validation_data=None if checking is None else self._rows(checking, *columns)[0],
+            validation_data=None if validation is None else self._rows(validation, *columns)[0],
             checkpoint_trigger=checkpoint_trigger,
             end_trigger=end,
             validation_methods=val_methods if validation_methods is None else validation_methods,

@@ -10,7 +10,6 @@ from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.engine import Engine, Settings
-from orca.core.engine import threads_asked_for as threads_asked_for  # for the Estimators of all frameworks
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import positive
@@ -197,8 +196,3 @@ def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...
             f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'."
         )
     return names  # type: ignore[return-value]
-
-
-def listed(things: Any) -> list[Any]:
-    """Return None, one thing or several things as a list."""
-    return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]

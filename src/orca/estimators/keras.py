@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from orca.core.engine import Settings
+from orca.core.engine import Settings, threads_asked_for
 from orca.core.source import DataSpec
 from orca.core.state import State
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotYet
-from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
+from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
 from orca.frameworks.keras.learner import KerasLearner
 from orca.registry import backend_of
+from orca.rows.tree import listed
 from orca.storage.checkpoints import latest_checkpoint
 from orca.storage.states import is_state, save_state
 
@@ -200,8 +201,6 @@ class KerasEstimator(TrainingEstimator):
         if initial_epoch >= epochs:
             raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
         spec = self._keras_spec(data_config, batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
-        callbacks = tuple(listed(callbacks))
-        self.learner.check_callbacks(callbacks)
         histories = self._train(
             data,
             validation_data,
@@ -214,7 +213,7 @@ class KerasEstimator(TrainingEstimator):
             max_failures=max_failures,
             epochs=epochs - initial_epoch,
             shuffle=shuffle,
-            on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in callbacks) else on_nan,
+            on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in listed(callbacks)) else on_nan,
             profile=profile,
             max_steps=max_steps,
             steps_per_epoch=steps_per_epoch,
@@ -264,8 +263,6 @@ class KerasEstimator(TrainingEstimator):
         Returns:
             A dict with num_samples, and the loss and each metric under `validation_` and its name.
         """
-        callbacks = tuple(listed(callbacks))
-        self.learner.check_callbacks(callbacks)
         spec = self._keras_spec(data_config, batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         ((statistics, _), *_) = self._evaluate(
             data,
@@ -348,9 +345,8 @@ class KerasEstimator(TrainingEstimator):
             other_names: The path under the names it had: checkpoint, model_path, path.
         """
         place = self._path("save", filepath, other_names)
-        model = self.get_model()
-        self.learner.save_model(
-            model,
+        save_model(
+            self.get_model(),
             place,
             overwrite=overwrite,
             include_optimizer=include_optimizer,
@@ -382,7 +378,7 @@ class KerasEstimator(TrainingEstimator):
         place = self._path("load", filepath, other_names)
         if is_state(place):
             return self.load_checkpoint(place)
-        model = self.learner.load_model(place, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
+        model = load_model(place, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
         self.learner = self.learner.with_model(model)
         self._state = self.learner.state_of(model, None)
         return self
@@ -391,7 +387,7 @@ class KerasEstimator(TrainingEstimator):
         self, filepath: str, overwrite: bool = True, save_format: str | None = None, options: Any = None
     ) -> str:
         """Save the weights alone, as Keras does; returns the path."""
-        self.learner.save_weights(self.get_model(), filepath, overwrite=overwrite, save_format=save_format)
+        save_weights(self.get_model(), filepath, overwrite=overwrite, save_format=save_format)
         return filepath
 
     def load_weights(
@@ -399,7 +395,7 @@ class KerasEstimator(TrainingEstimator):
     ) -> KerasEstimator:
         """Load weights that Keras or `save_weights` wrote into this model."""
         model = self.get_model()
-        self.learner.load_weights(model, filepath, by_name=by_name, skip_mismatch=skip_mismatch)
+        load_weights(model, filepath, by_name=by_name, skip_mismatch=skip_mismatch)
         self._state = self.learner.state_of(model, self._state)
         return self
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from orca.core.engine import Engine, Settings
+from orca.core.engine import Engine, Settings, threads_asked_for
 from orca.core.metrics import Metric
 from orca.core.source import DataSpec, Source
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError
-from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.mxnet.learner import MxnetLearner
 from orca.frameworks.mxnet.metrics import mxnet_metrics
@@ -192,8 +191,6 @@ class MxnetEstimator(TrainingEstimator):
         """
         if train_resize_batch_num is not None:
             positive("train_resize_batch_num", train_resize_batch_num)
-        callbacks = tuple(listed(callbacks))
-        self.learner.check_callbacks(callbacks)
         histories = self._train(
             data,
             validation_data,
@@ -203,7 +200,7 @@ class MxnetEstimator(TrainingEstimator):
             keep_checkpoints=keep_checkpoints,
             resume=resume,
             max_failures=max_failures,
-            epochs=positive("epochs", epochs),
+            epochs=epochs,
             steps_per_epoch=train_resize_batch_num,
             shuffle=shuffle,
             on_nan=on_nan,
@@ -246,8 +243,6 @@ class MxnetEstimator(TrainingEstimator):
         Returns:
             A dict with num_samples, val_loss and each metric under its name.
         """
-        callbacks = tuple(listed(callbacks))
-        self.learner.check_callbacks(callbacks)
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         ((statistics, _), *_) = self._evaluate(
             data, spec, num_steps, self._own_metrics(), profile=profile, callbacks=callbacks

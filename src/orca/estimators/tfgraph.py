@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orca.core.engine import Settings
+from orca.core.engine import Settings, threads_asked_for
 from orca.core.metrics import Metric, metrics_of
 from orca.core.state import State
-from orca.core.units import natural, positive
+from orca.core.units import natural
 from orca.errors import ArgumentError, NotSupported
-from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.tfverbs import GraphFit, GraphVerbs
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint
@@ -25,7 +24,7 @@ from orca.frameworks.tfgraph.optimizers import TrainStep, ZooOptimizer, is_optim
 from orca.frameworks.tfgraph.program import GraphProgram, VariableSpec, quiet, tf, training_program
 from orca.frameworks.tfgraph.terms import SUM, ancestors
 from orca.registry import backend_of, source_of
-from orca.rows.tree import flatten
+from orca.rows.tree import flatten, listed
 
 _RAN_TOO_EARLY = (
     "sess has run before the optimizer was made, and then TensorFlow cannot change a tf.while_loop or tf.cond. Make "
@@ -150,9 +149,9 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             session = sess or tf.Session(graph=graph)
             if session.graph is not graph:
                 raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
-            ran = [*(updates or ()), *(step.updates if isinstance(step, TrainStep) else ())]
+            all_updates = [*(updates or ()), *(step.updates if isinstance(step, TrainStep) else ())]
             estimator = cls(
-                ends | {"updates": ran, "feeds": feeds, "targets": targets, "turns": turns},
+                ends | {"updates": all_updates, "feeds": feeds, "targets": targets, "turns": turns},
                 session,
                 step,
                 metrics=metrics_of(others),
@@ -184,10 +183,8 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             learner = replace(learner, program=self._program(request.feed_dict or {}, alone=True))
         learner.check_trainable()
         learner.program.checked()
-        plan |= {"callbacks": tuple(listed(plan["callbacks"])), "epochs": positive("epochs", plan["epochs"])}
-        learner.check_callbacks(plan["callbacks"])
         spec = self._spec(request.batch_size, *request.cols)
-        self._state = self._held()
+        self._state = self._current()
         self._train(request.data, request.valid, spec, learner=learner, metrics=self.metrics, **plan)
         self._put_back()
 
@@ -198,7 +195,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         learner = replace(learner, program=learner.program.evaluating().checked(), method=None)
         if not learner.program.loss and not self.metrics:
             raise ArgumentError("there is nothing to evaluate. Pass loss= or metrics= to from_graph.")
-        self._state = self._held()
+        self._state = self._current()
         spec = self._spec(batch_size, *cols)
         ((statistics, _), *_) = self._evaluate(data, spec, num_steps, self.metrics, learner=learner)
         loss = {"loss": statistics["val_loss"]} if learner.program.loss else {}
@@ -206,10 +203,10 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
 
     def _answer(self, data: Any, feature_cols: Any, batch_size: int | None, output_cols: Any, feed_dict: Any) -> Any:
         learner = self._learner(feed_dict, None)
-        self._state = self._held()
-        answering = replace(learner, program=learner.program.answering().checked(), method=None)
+        self._state = self._current()
+        learner = replace(learner, program=learner.program.answering().checked(), method=None)
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
-        return source_of(data, spec).answer(self._answers(answering, spec), self.engine)
+        return source_of(data, spec).answer(self._answers(learner, spec), self.engine)
 
     def get_model(self) -> Any:
         """Refuse: the model is the user's graph.
@@ -281,8 +278,8 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             learner = replace(learner, session_config=session_config.SerializeToString())
         return learner
 
-    def _held(self) -> State:
-        """Return the state with the values that variables have in the session now."""
+    def _current(self) -> State:
+        """Return the state to answer with: the values that variables have in the session now."""
         program = self.learner.program
         values = Values(self.sess, program.variables)
         with self.sess.graph.as_default():
@@ -294,10 +291,6 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         if self.learner.method is not None:
             optimizers = state.payload.get("optimizers") or []
         return replace(state, payload={"models": [weights], "optimizers": optimizers, "schedulers": []})
-
-    def _current(self) -> State:
-        """Return the state to answer with: the values in the session."""
-        return self._held()
 
     def _take(self, state: State, name: str) -> None:
         super()._take(state, name)
@@ -318,12 +311,13 @@ def initialize(session: Any) -> None:
     """Give the variables of a session that have no value yet their first one."""
     graph = session.graph
     with graph.as_default(), quiet():
-        fresh = [v for v in tf.global_variables() if not _is_known(session, v)]
+        known = _values_of.setdefault(session, set())
+        fresh = [v for v in tf.global_variables() if v.op.name not in known]
         if not fresh:
             return
         checks = session.run([tf.is_variable_initialized(variable) for variable in fresh])
         session.run(tf.variables_initializer([v for v, has_value in zip(fresh, checks, strict=True) if not has_value]))
-        _values_of.setdefault(session, set()).update(v.op.name for v in fresh)
+        known.update(v.op.name for v in fresh)
 
 
 def restore_values(session: Any, values: Mapping[str, Any]) -> None:
@@ -333,10 +327,6 @@ def restore_values(session: Any, values: Mapping[str, Any]) -> None:
         variables = {variable.op.name: variable for variable in tf.global_variables()}
     specs = [VariableSpec.of(variables[name]) for name in values if name in variables]
     Values(session, specs).write({spec.name: values[spec.name] for spec in specs})
-
-
-def _is_known(session: Any, variable: Any) -> bool:
-    return variable.op.name in _values_of.get(session, ())
 
 
 def trained_by(loss: Any) -> list[Any]:

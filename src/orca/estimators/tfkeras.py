@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.columns import single
 from orca.core.metrics import Accuracy, metrics_of
 from orca.core.state import State
 from orca.errors import ArgumentError
-from orca.estimators.estimator import listed
 from orca.estimators.keras import KerasEstimator
 from orca.estimators.tfgraph import GraphEstimator
 from orca.estimators.tfverbs import GraphFit, GraphVerbs
 from orca.frameworks.keras.files import load_weights, save_model, save_weights
 from orca.frameworks.keras.travel import family_of, library, set_weights, weights_of
 from orca.frameworks.tfgraph.program import tf
+from orca.rows.tree import listed
 
 
 def keras_estimator(
@@ -116,9 +117,9 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
             model_metrics = {} if loss is None else _compiled_metrics(model)
             more_metrics = {metric.name: metric for metric in metrics_of(metrics)}
             estimator = cls.of(
-                inputs=_single(model.inputs),
-                outputs=_single(model.outputs),
-                labels=None if loss is None else _single(model._feed_targets),
+                inputs=single(listed(model.inputs)),
+                outputs=single(listed(model.outputs)),
+                labels=None if loss is None else single(listed(model._feed_targets)),
                 loss=loss,
                 optimizer=None if loss is None else optimizer or model.optimizer,
                 metrics=model_metrics | more_metrics or None,
@@ -182,8 +183,6 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
         self.model = KerasEstimator.get_model(self)
         return self
 
-    save = KerasFiles.save  # type: ignore[assignment]
-
     def get_model(self, *args: Any, **options: Any) -> Any:
         """Return the user's own model, with its trained weights."""
         return self.model
@@ -240,8 +239,3 @@ def refuse_feeding(feed_dict: Any) -> None:
         raise ArgumentError(
             "feed_dict has values for placeholders of a graph, and the model was built eagerly. Leave it out."
         )
-
-
-def _single(tensors: Any) -> Any:
-    things = listed(tensors)
-    return things[0] if len(things) == 1 else things

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from orca.core.engine import Settings
+from orca.core.engine import Settings, threads_asked_for
 from orca.core.units import natural
-from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
 from orca.frameworks.torch.learner import TorchLearner
 from orca.registry import backend_of
+from orca.rows.tree import listed
 from orca.storage.states import is_state
 
 

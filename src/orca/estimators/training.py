@@ -23,11 +23,12 @@ from orca.core.state import STOPPED, STOPPING, OutputSpec, State
 from orca.core.triggers import EveryEpoch, trigger_of
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
-from orca.estimators.estimator import Estimator, listed
+from orca.estimators.estimator import Estimator
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.registry import Backend, backend_of, openvino_converter, source_of
 from orca.report.history import RunHistory
 from orca.report.tensorboard import Summaries, can_write
+from orca.rows.tree import listed
 from orca.storage.checkpoints import new_run, newest_run, path_of, versions
 
 if TYPE_CHECKING:
@@ -149,8 +150,6 @@ class TrainingEstimator(Estimator):
             ArgumentError: An argument or the data is wrong.
             WorkerFailed: A worker failed, was lost or stalled; says which and why.
         """
-        callbacks = listed(callbacks)
-        self.learner.check_callbacks(callbacks)
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         shuffles = self.config.get("shuffle", True) if shuffle is None else shuffle
         histories = self._train(
@@ -162,12 +161,12 @@ class TrainingEstimator(Estimator):
             keep_checkpoints=keep_checkpoints,
             resume=resume,
             max_failures=max_failures,
-            epochs=positive("epochs", epochs),
+            epochs=epochs,
             shuffle=bool(shuffles),
             on_nan=on_nan,
             profile=profile,
             max_steps=max_steps,
-            callbacks=tuple(callbacks),
+            callbacks=callbacks,
             end_trigger=end_trigger,
             validation_trigger=None if validation_trigger is None else trigger_of(validation_trigger),
             info=dict(info or {}),
@@ -187,6 +186,11 @@ class TrainingEstimator(Estimator):
     def _metrics(self, instead: Any) -> tuple[Metric, ...]:
         return self.metrics if instead is None else tuple(metrics_of(instead))
 
+    def _checked_callbacks(self, callbacks: Any) -> tuple[Any, ...]:
+        each = tuple(listed(callbacks))
+        self.learner.check_callbacks(each)
+        return each
+
     def _train(
         self,
         data: Any,
@@ -201,6 +205,8 @@ class TrainingEstimator(Estimator):
         resume: bool,
         max_failures: int,
         end_trigger: Any,
+        callbacks: Any,
+        epochs: int,
         **more: Any,
     ) -> list[History]:
         """Check the arguments that all frameworks share, train, keep the state; return the history of each rank.
@@ -208,10 +214,12 @@ class TrainingEstimator(Estimator):
         `learner` and `settings` are those of this call, where it needs others than the Estimator's. `more` has the
         other fields of the FitPlan.
         """
+        epochs = positive("epochs", epochs)
         natural("max_failures", max_failures)
         if keep_checkpoints is not None:
             positive("keep_checkpoints", keep_checkpoints)
         self.learner.check_trainable()
+        callbacks = self._checked_callbacks(callbacks)
         source = self._source(data, spec)
         valid = None if validation_data is None else same_kind(source, self._source(validation_data, spec))
         plan = FitPlan(
@@ -219,6 +227,8 @@ class TrainingEstimator(Estimator):
             seed=self.seed,
             weighted=spec.weighted,
             end_trigger=None if end_trigger is None else trigger_of(end_trigger),
+            callbacks=callbacks,
+            epochs=epochs,
             **more,
         )
         state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume, max_failures)
@@ -376,11 +386,9 @@ class TrainingEstimator(Estimator):
             A dict with num_samples, val_loss and each metric under its name; a list of dicts, one a worker, with
             reduce_results=False.
         """
-        callbacks = listed(callbacks)
-        self.learner.check_callbacks(callbacks)
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         metrics = self._metrics(validation_methods if validation_metrics is None else validation_metrics)
-        statistics = self._evaluate(data, spec, num_steps, metrics, profile=profile, callbacks=tuple(callbacks))
+        statistics = self._evaluate(data, spec, num_steps, metrics, profile=profile, callbacks=callbacks)
         if reduce_results:
             return statistics[0][0]
         return [_synced(whole, own) if self.sync_stats else own for whole, own in statistics]
@@ -395,11 +403,12 @@ class TrainingEstimator(Estimator):
         learner: Learner | None = None,
         settings: Settings | None = None,
         profile: bool = False,
-        callbacks: tuple[Any, ...] = (),
+        callbacks: Any = None,
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Evaluate on every rank; return the statistics over all ranks, and its own, of each."""
         if num_steps is not None:
             positive("num_steps", num_steps)
+        callbacks = self._checked_callbacks(callbacks)
         source = self._source(data, spec)
         job = EvaluateJob(
             learner or self.learner,

@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from orca.core.engine import cores, scratch, threads_asked_for
+from orca.core.columns import single
+from orca.core.engine import cores, threads_asked_for
 from orca.core.learner import Predictor
 from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError, near
@@ -113,9 +116,10 @@ def _read_onnx(fs: Any, place: str, path: str) -> ov.Model:
 
 
 def _graph_of(model: ov.Model) -> Graph:
-    with scratch() as folder:
-        ov.save_model(model, folder / "model.xml", compress_to_fp16=False)
-        return Graph((folder / "model.xml").read_bytes(), (folder / "model.bin").read_bytes())
+    with TemporaryDirectory(prefix="orca-openvino-") as folder:
+        topology = Path(folder, "model.xml")
+        ov.save_model(model, topology, compress_to_fp16=False)
+        return Graph(topology.read_bytes(), topology.with_suffix(".bin").read_bytes())
 
 
 def _with_batch(model: ov.Model, batch: int) -> ov.Model:
@@ -210,7 +214,7 @@ class Signature:
         if any(None in row for row in rows):
             return None
         heads = tuple((port.dtype, tuple(d or 0 for d in row)) for port, row in zip(self.outputs, rows, strict=True))
-        return OutputSpec(heads, flatten(_single(list(self.outputs)))[1])
+        return OutputSpec(heads, flatten(single(list(self.outputs)))[1])
 
     def arrange(self, x: Any, nested: bool) -> tuple[list[np.ndarray], tuple[int, ...]]:
         """Return an array of rows for each input, and the leading dimensions that its answers get.
@@ -277,11 +281,6 @@ class Signature:
 
     def _takes(self) -> str:
         return f" The model takes {'; '.join(map(str, self.inputs))} (the first dimension is the rows)."
-
-
-def _single(parts: list[Any]) -> Any:
-    """Return the only part, or the list of several."""
-    return parts[0] if len(parts) == 1 else parts
 
 
 def _matches(shape: tuple[int, ...], want: tuple[int | None, ...]) -> bool:
@@ -375,7 +374,7 @@ class OpenvinoPredictor(Predictor):
         outputs = [
             _joined(port, parts) for port, parts in zip(self.signature.outputs, self._run(arrays, rows), strict=True)
         ]
-        return _single([output.reshape(*lead, *output.shape[1:]) for output in outputs])
+        return single([output.reshape(*lead, *output.shape[1:]) for output in outputs])
 
     def _run(self, arrays: list[np.ndarray], rows: int) -> list[list[np.ndarray]]:
         """Return each output's parts in the order of the rows."""
@@ -511,7 +510,6 @@ def _paths(name: str, part: Any) -> list[str]:
 
 
 def _name_inputs(model: ov.Model, names: list[str]) -> None:
-    """Give the inputs their names."""
     if names and len(names) != len(model.inputs):
         raise ArgumentError(
             f"the model uses {len(model.inputs)} of its {len(names)} inputs {names}: OpenVINO leaves the others out. "
@@ -556,14 +554,14 @@ def _answering(model: Any) -> Iterator[tuple[Answer, Translate]]:
     """Give (a function that answers with the model, one that translates it), with the model in evaluation mode."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        training = {module: module.training for module in model.modules()}
+        modes = {module: module.training for module in model.modules()}
         model.eval()
         try:
             with torch.no_grad():
                 yield lambda x: _answer_torch(model, x), lambda sample: _translate_torch(model, sample)
         finally:
-            for module, was in training.items():
-                module.training = was
+            for module, mode in modes.items():
+                module.training = mode
         return
     for library in ("keras", "tf_keras"):
         module = sys.modules.get(library)

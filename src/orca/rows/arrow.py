@@ -81,7 +81,7 @@ def to_arrow(array: np.ndarray) -> pa.Array:
         array: Numbers, booleans, dates or strings, of one or more dimensions. An object array holds str only.
 
     Returns:
-        A column of the type that `arrow_type` tells. NaT becomes null.
+        A column of the array's own number type, in lists for further dimensions. NaT becomes null.
 
     Example:
         >>> to_arrow(np.zeros((2, 3), np.float32)).type
@@ -175,19 +175,6 @@ def widened(array: np.ndarray, floating: str = "float32") -> np.ndarray:
     return array.astype(_WIDENED.get(array.dtype.name, array.dtype), copy=False)
 
 
-def arrow_type(dtype: np.dtype, ndim: int) -> pa.DataType:
-    """Return the type of the column that `to_arrow` makes of an array of this dtype and number of dimensions.
-
-    Example:
-        >>> arrow_type(np.dtype("float32"), 2)
-        ListType(list<item: float>)
-    """
-    kind = _value_type(np.dtype(dtype))
-    for _ in range(ndim - 1):
-        kind = pa.list_(kind)
-    return kind
-
-
 def _entries(column: pa.Array | pa.ChunkedArray, name: str) -> dict[str, pa.Array]:
     """Return the values of a map column by their keys, which are the same in all rows."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -220,7 +207,7 @@ def _differing_keys(name: str, maps: pa.MapArray) -> DataError:
 
 
 def _count_nulls(array: pa.Array) -> int:
-    array = _storage(array)
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
     inner = _count_nulls(array.flatten()) if _is_list(array.type) else 0
     return int(array.null_count) + inner
 
@@ -282,10 +269,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(numeric or is_date or kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
-def _storage(array: pa.Array) -> pa.Array:
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
-
-
 def _shaped(rows: np.ndarray, kind: pa.BaseExtensionType) -> np.ndarray:
     # Arrow's fixed_shape_tensor and the tensors of Ray both carry the shape of a row in their type.
     shape = getattr(kind, "shape", None)
@@ -304,9 +287,9 @@ def _list_length(array: pa.Array, name: str) -> int:
 
 def _equal_length(array: pa.Array, name: str) -> int:
     lengths = np.diff(_offsets(array))
-    differing = np.flatnonzero(lengths != lengths[0])
-    if len(differing):
-        raise _ragged(name, int(lengths[0]), int(lengths[differing[0]]))
+    others = lengths[lengths != lengths[0]]
+    if len(others):
+        raise _ragged(name, int(lengths[0]), int(others[0]))
     return int(lengths[0])
 
 

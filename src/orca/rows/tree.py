@@ -68,6 +68,11 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return unflatten(structure, [function(leaf) for leaf in leaves])
 
 
+def listed(things: Any) -> list[Any]:
+    """Return None, one thing or several things as a list."""
+    return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]
+
+
 def outline(tree: Any) -> Any:
     """Return a tree to compare with others: equal where dicts have the same keys, in any order.
 

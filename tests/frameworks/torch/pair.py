@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from orca.core.engine import Job, Settings, scratch
+from orca.core.engine import Job, Settings
 from orca.core.source import Items, Open, Shards
 from orca.core.world import World
 from orca.engines.local import LocalEngine
@@ -31,8 +33,8 @@ class Case:
     def __call__(self, world: World, heartbeat: Heartbeat) -> Any:
         """Run on one rank."""
         mine = chain.from_iterable(piece() for piece in self.pieces[world.rank :: world.size])
-        with scratch() as folder:
-            rows = dict(self.open(mine, folder))
+        with TemporaryDirectory() as folder:
+            rows = dict(self.open(mine, Path(folder)))
             try:
                 return self.job(world, rows, heartbeat)
             finally:

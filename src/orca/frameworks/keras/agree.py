@@ -30,8 +30,16 @@ from orca.errors import ArgumentError
 from orca.rows.tree import flatten, map_tree
 
 _EXTRAS = 4  # numbers that travel with the gradients: loss, values of a row's loss and their square, a wish to stop
-_now = threading.local()  # the agreement whose step runs on this thread
-_watching = threading.Lock()
+_watch_lock = threading.Lock()
+
+
+class _Thread(threading.local):
+    """The agreement whose step runs on this thread, if any."""
+
+    agreement: Any = None
+
+
+_now = _Thread()
 
 
 class Agreement:
@@ -323,7 +331,7 @@ class _Note:
 @contextmanager
 def _at_work(agreement: Any) -> Iterator[Any]:
     """Apply an agreement to Keras' classes on this thread; None for no agreement."""
-    before = getattr(_now, "agreement", None)
+    before = _now.agreement
     _now.agreement = agreement
     try:
         yield agreement
@@ -333,7 +341,7 @@ def _at_work(agreement: Any) -> Iterator[Any]:
 
 def watch() -> None:
     """Watch the classes of every Keras that this process has loaded, and those that the user made of them."""
-    with _watching:
+    with _watch_lock:
         for name in ("keras", "tf_keras"):
             family = sys.modules.get(name)
             if family is None or not hasattr(family, "optimizers"):  # not there, or about to be imported
@@ -365,7 +373,7 @@ def _kinds_of(kind: Any) -> Iterator[type]:
 
 def _watched_loss(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        agreement = getattr(_now, "agreement", None)
+        agreement = _now.agreement
         if agreement is None:
             return original(self, y_true, y_pred, sample_weight)
         return agreement.part_of(self, original, y_true, y_pred, sample_weight)
@@ -375,7 +383,7 @@ def _watched_loss(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _watched_mean(original: Callable[..., Any]) -> Callable[..., Any]:
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
-        agreement = getattr(_now, "agreement", None)
+        agreement = _now.agreement
         if agreement is not None and sample_weight is None and _is_number(values) and hasattr(self, "count"):
             sample_weight = agreement.share(self.total.dtype)  # one number of a step counts once, not once a rank
         return original(self, values, sample_weight)
@@ -385,7 +393,7 @@ def _watched_mean(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _watched_layer(original: Callable[..., Any]) -> Callable[..., Any]:
     def add_loss(self: Any, loss: Any = None, **kwargs: Any) -> Any:
-        agreement = getattr(_now, "agreement", None)
+        agreement = _now.agreement
         loss = kwargs.pop("losses", loss)
         return original(self, loss if agreement is None else agreement.added(self, loss), **kwargs)
 
@@ -397,7 +405,7 @@ def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     pairs = original.__name__ == "apply_gradients"
 
     def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-        agreement = getattr(_now, "agreement", None)
+        agreement = _now.agreement
         if agreement is None:
             return original(self, grads, *args, **kwargs)
         gradients, variables = zip(*grads, strict=True) if pairs else (grads, ())
@@ -417,7 +425,7 @@ def _hook_loss(model: Any) -> None:
     @functools.wraps(original)
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
         loss = original(*args, **kwargs)
-        agreement = getattr(_now, "agreement", None)
+        agreement = _now.agreement
         return loss if loss is None or agreement is None else agreement.note(loss)
 
     model.compute_loss = compute_loss

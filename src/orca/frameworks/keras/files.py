@@ -25,7 +25,6 @@ from orca.errors import ArgumentError
 from orca.frameworks.keras.optimizers import is_built, optimizer_state, set_optimizer_state
 from orca.frameworks.keras.travel import family_of, library, without_optimizer
 from orca.storage import files
-from orca.storage.checkpoints import in_order
 
 H5_SUFFIXES = (".h5", ".hdf5")
 _STATE, _SLOTS = files.MARKER, "optimizer.safetensors"
@@ -270,28 +269,20 @@ def _holds_bytecode(place: str) -> bool:
 
 def _compile_from_h5(model: Any, place: str, custom_objects: Any) -> None:
     """Compile a model of Keras 3 as its .h5 file says, and give the optimizer its variables."""
+    from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+
     keras = library("keras")
     with h5py.File(place, "r") as file:
         if "training_config" not in file.attrs:
             return
-        training = json.loads(file.attrs["training_config"])
-        group = file.get("optimizer_weights")
-        arrays = [group[name][()] for name in _weight_names(group)] if group is not None else []
+        arguments = json.loads(file.attrs["training_config"])
+        weights = load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
+        arrays = [array[()] for array in weights]
     with keras.saving.custom_object_scope(custom_objects or {}):
-        optimizer = keras.optimizers.deserialize(training.pop("optimizer_config"))
-        model.compile(optimizer=optimizer, **keras.saving.deserialize_keras_object(training))
+        optimizer = keras.optimizers.deserialize(arguments.pop("optimizer_config"))
+        model.compile(optimizer=optimizer, **keras.saving.deserialize_keras_object(arguments))
     if arrays:
         set_optimizer_state(model, arrays)
-
-
-def _weight_names(group: Any) -> list[str]:
-    """Return the names of weights in their order; a list too long for one attribute of HDF5 is cut in pieces."""
-    if "weight_names" in group.attrs:
-        names = list(group.attrs["weight_names"])
-    else:
-        pieces = sorted((key for key in group.attrs if key.startswith("weight_names")), key=in_order)
-        names = [name for key in pieces for name in group.attrs[key]]
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
 
 
 def _kind_of(place: str) -> str:
@@ -310,15 +301,10 @@ def _family_of_archive(place: str, path: str) -> str:
 
 
 def _family_of_h5(place: str, path: str) -> str:
-    try:
-        with h5py.File(place, "r") as file:
-            if "model_config" not in file.attrs:
-                raise ArgumentError(
-                    f"{path} holds weights alone, not a whole model. Build the model and use load_weights."
-                )
-            return _family_of_version(str(file.attrs.get("keras_version", "2")))
-    except OSError as error:
-        raise ArgumentError(f"{path} cannot be read as HDF5: {error}. Is it complete?") from error
+    with _opened_h5(place, path) as file:
+        if "model_config" not in file.attrs:
+            raise ArgumentError(f"{path} holds weights alone, not a whole model. Build the model and use load_weights.")
+        return _family_of_version(str(file.attrs.get("keras_version", "2")))
 
 
 def _family_of_version(version: str) -> str:
@@ -326,9 +312,15 @@ def _family_of_version(version: str) -> str:
 
 
 def _is_old_h5(place: str, path: str) -> bool:
+    with _opened_h5(place, path) as file:
+        return "layer_names" in file.attrs or "model_weights" in file
+
+
+@contextmanager
+def _opened_h5(place: str, path: str) -> Iterator[h5py.File]:
     try:
         with h5py.File(place, "r") as file:
-            return "layer_names" in file.attrs or "model_weights" in file
+            yield file
     except OSError as error:
         raise ArgumentError(f"{path} cannot be read as HDF5: {error}. Is it complete?") from error
 

@@ -30,7 +30,6 @@ from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.draws import StepDraws, forget_names, seeded, set_seed
-from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
 from orca.frameworks.keras.graphs import Graphs
 from orca.frameworks.keras.logs import LastLogs, plain_logs
 from orca.frameworks.keras.memory import Memory, continue_logs
@@ -113,9 +112,8 @@ class KerasLearner(Learner):
                 "compile_args_creator must be a function (config) that returns a dict; "
                 f"got {type(compile_args).__name__}."
             )
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm, "environment": environment}
-        options["sync"] = sync
+        options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm, "sync": sync}
+        options["environment"] = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         if sync == "horovod":
             require("tensorflow")
         if is_model(model):
@@ -146,11 +144,6 @@ class KerasLearner(Learner):
                     f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as "
                     "[EarlyStopping(patience=2)]."
                 )
-
-    save_model = staticmethod(save_model)
-    load_model = staticmethod(load_model)
-    save_weights = staticmethod(save_weights)
-    load_weights = staticmethod(load_weights)
 
     def build(self, state: State, sample: Any = None) -> Any:
         """Return a model of its own with the weights of a state, made whole by a sample where it needs one."""
@@ -202,18 +195,18 @@ class KerasLearner(Learner):
         self.ready = self.begun = self.open = False
         self.specs: tuple[int, OutputSpec, OutputSpec | None] | None = None  # with the rows they were seen in
         self.steps: dict[str, Any] = {}
-        self.waiting: tuple[Any, ...] = ()
+        self.test_callbacks: tuple[Any, ...] = ()
         self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
 
     def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> Hooks:
         """Remember the callbacks of an evaluation, which begin with its first batch, when the model is whole."""
-        self.waiting = tuple(callbacks)
+        self.test_callbacks = tuple(callbacks)
         return Hooks()
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
         self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
-        self.waiting = ()
+        self.test_callbacks = ()
         self.begun = self.warned = self.open = False
         self.has_loss = True
         self.logs: dict[str, Any] = {}
@@ -275,8 +268,8 @@ class KerasLearner(Learner):
             if not losses.steps:
                 self._prepare(batch.x)
                 self.model.reset_metrics()
-                if self.waiting:
-                    self._set_callbacks(self._mine(self.waiting), {"epochs": 1, "steps": None, "verbose": 0})
+                if self.test_callbacks:
+                    self._set_callbacks(self._mine(self.test_callbacks), {"epochs": 1, "steps": None, "verbose": 0})
                 self.callbacks.on_test_begin()
             heartbeat.at(EVALUATE)
             self.callbacks.on_test_batch_begin(losses.steps)
@@ -417,7 +410,7 @@ class KerasLearner(Learner):
             _seat_optimizers(self.model, state)
             self.draws = StepDraws(self.model, self.seed, self.world.rank)
         self.agreement = Agreement(self.model, self.world, self.sync_batch_norm)
-        with _undisturbed(self.model):
+        with _kept(self.model.non_trainable_variables):  # counts of its layers
             self.agreement.ask_layers(sample)
             self.specs = self._describe(sample)
         self.ready = True
@@ -447,7 +440,6 @@ class KerasLearner(Learner):
             self._restore_ranks()
 
     def _close_epoch(self) -> None:
-        """End the training of an epoch."""
         if self.open:
             for variable, mean in self._norm_means():
                 variable.assign(mean)
@@ -583,11 +575,10 @@ class KerasLearner(Learner):
         if counts:
             yield
             return
-        before = [(variable, variable.numpy()) for variable in self._passive()]
-        ids = {id(variable) for variable, _ in before}
-        yield
-        for variable, value in before:
-            variable.assign(value)
+        variables = self._passive()
+        ids = set(map(id, variables))
+        with _kept(variables):
+            yield
         for variable in self._passive():
             if id(variable) not in ids:  # a metric that this step made
                 variable.assign(np.zeros_like(variable.numpy()))
@@ -678,12 +669,10 @@ class KerasLearner(Learner):
     def _merged_norms(self) -> Iterator[None]:
         """Show the model as if its epoch ended here."""
         means = self._norm_means() if self.open else []
-        before = [variable.numpy() for variable, _ in means]
-        for variable, mean in means:
-            variable.assign(mean)
-        yield
-        for (variable, _), value in zip(means, before, strict=True):
-            variable.assign(value)
+        with _kept([variable for variable, _ in means]):
+            for variable, mean in means:
+                variable.assign(mean)
+            yield
 
     def _describe(self, sample: Any) -> tuple[int, OutputSpec, OutputSpec | None]:
         """Return the number of rows of a batch, and the specs of its rows and of the model's answers.
@@ -808,19 +797,19 @@ def _seat(model: Any, state: State, example: Any) -> None:
 
 
 @contextmanager
-def _undisturbed(model: Any) -> Iterator[None]:
-    """Call a model, and then put back the counts of its layers."""
-    before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
+def _kept(variables: Sequence[Any]) -> Iterator[None]:
+    """Give variables the values back that they have now."""
+    before = [variable.numpy() for variable in variables]
     yield
-    for variable, value in before:
+    for variable, value in zip(variables, before, strict=True):
         variable.assign(value)
 
 
 def _seat_optimizers(model: Any, state: State) -> None:
     """Give the optimizers of a model their part of a state."""
-    stepping = state.payload.get("stepping")
-    if stepping is not None:
-        states = zip(stepping["names"], stepping["weights"], state.payload["optimizers"], strict=True)
+    record = state.payload.get("stepping")
+    if record is not None:
+        states = zip(record["names"], record["weights"], state.payload["optimizers"], strict=True)
         set_optimizer_states(model, {name: OptimizerState(weights, values) for name, weights, values in states})
 
 

@@ -61,21 +61,20 @@ def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _close(one: Any, other: Any) -> bool:
-    if np.shape(one) != np.shape(other) or _numbers(one) is None or _numbers(other) is None:
+    if np.shape(one) != np.shape(other) or not (_is_numeric(one) and _is_numeric(other)):
         return False
     return bool(np.allclose(one, other, rtol=1e-5, atol=0, equal_nan=True))
 
 
 def _mean(values: list[Any], weights: list[int]) -> Any:
     """Return the weighted mean of numbers, or of lists of them; the first where there is no mean."""
-    if any(_numbers(value) is None or np.shape(value) != np.shape(values[0]) for value in values):
+    if any(not _is_numeric(value) or np.shape(value) != np.shape(values[0]) for value in values):
         return values[0]
     return np.average(values, axis=0, weights=weights).tolist()
 
 
-def _numbers(value: Any) -> np.ndarray | None:
-    array = np.asarray(value)
-    return array if array.dtype.kind in "biuf" else None
+def _is_numeric(value: Any) -> bool:
+    return np.asarray(value).dtype.kind in "biuf"
 
 
 def _plain(value: Any) -> Any:

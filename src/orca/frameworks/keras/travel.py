@@ -99,10 +99,9 @@ def pack(model: Any) -> PackedModel:
 
 def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
     """Return a model as a `.keras` file, the config in it, and the classes and functions that the config names."""
-    functions = _Functions()
     things = _things_of(model)
     try:
-        with functions.named(model, family, things):
+        with _naming_functions(model, family, things) as functions:
             archive = _archive(model, family)
     except Exception as error:  # any error of the user's get_config, or of json for its result
         raise ArgumentError(
@@ -110,8 +109,9 @@ def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str
             f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
         ) from error
     config = json.loads(_members(archive)[_CONFIG])
-    by_name = {name: function for name, function in functions.functions.items() if name in _names_in(config)[1]}
-    return archive, config, {**by_name, **_custom_objects(things, config, family)}
+    names, strings = _names_in(config)
+    by_name = {name: function for name, function in functions.items() if name in strings}
+    return archive, config, {**by_name, **_custom_objects(things, names, strings, family)}
 
 
 def is_compiled(model: Any) -> bool:
@@ -233,9 +233,8 @@ def _is_method(kind: type, name: str, value: Any) -> bool:
     return isinstance(value, types.FunctionType | types.MethodType) and callable(getattr(kind, name, None))
 
 
-def _custom_objects(things: Sequence[Any], config: Any, family: str) -> dict[str, Any]:
+def _custom_objects(things: Sequence[Any], names: set[str], strings: set[str], family: str) -> dict[str, Any]:
     """Return the classes and functions of things that a config names and that are not the library's own."""
-    names, strings = _names_in(config)
     registered_name = library(family).saving.get_registered_name
     custom: dict[str, Any] = {}
     for thing in things:
@@ -276,51 +275,45 @@ def _names_in(config: Any) -> tuple[set[str], set[str]]:
     return names, strings
 
 
-class _Functions:
-    """Names for functions by which a config can tell them apart, while the model is described.
+@contextmanager
+def _naming_functions(model: Any, family: str, things: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Give functions names by which a config can tell them apart, while the model is described; yield them by name.
 
     Keras writes a lambda down as bytecode, which knows no globals elsewhere, and other functions by their bare name.
     Under a name of their own all of them are only named, and travel like other custom objects.
     """
+    functions: dict[str, Any] = {}
+    registered_name = library(family).saving.get_registered_name
+    names = [thing.__name__ for thing in things if isinstance(thing, types.FunctionType)]
+    with ExitStack() as undo:
+        for thing in things:
+            if not isinstance(thing, types.FunctionType) or _package(thing) in FAMILIES:
+                continue
+            if thing.__name__ == "<lambda>" or (
+                names.count(thing.__name__) > 1 and registered_name(thing) == thing.__name__
+            ):
+                _swap(undo, thing, "__name__", _named(functions, thing))
+        # A Lambda layer of tf_keras writes down bytecode for any function: let it name its functions instead.
+        lambdas = library(family).layers.Lambda if family == "tf_keras" else ()
+        for layer in model._flatten_layers():
+            for attribute in ("function", "_output_shape", "mask") if isinstance(layer, lambdas) else ():
+                function = getattr(layer, attribute)
+                if isinstance(function, types.FunctionType):
+                    _swap(undo, layer, attribute, _StandIn(_named(functions, function)))
+        yield functions
 
-    def __init__(self) -> None:
-        self.functions: dict[str, Any] = {}
 
-    @contextmanager
-    def named(self, model: Any, family: str, things: Sequence[Any]) -> Iterator[None]:
-        with ExitStack() as undo:
-            names = [thing.__name__ for thing in things if isinstance(thing, types.FunctionType)]
-            registered_name = library(family).saving.get_registered_name
-            for thing in things:
-                if not isinstance(thing, types.FunctionType) or _package(thing) in FAMILIES:
-                    continue
-                if thing.__name__ == "<lambda>" or (
-                    names.count(thing.__name__) > 1 and registered_name(thing) == thing.__name__
-                ):
-                    self._swap(undo, thing, "__name__", self._take(thing))
-            if family == "tf_keras":
-                for layer in model._flatten_layers():
-                    if isinstance(layer, library(family).layers.Lambda):
-                        self._stand_in(undo, layer)
-            yield
+def _named(functions: dict[str, Any], function: Any) -> str:
+    """Return the name of a function; one that has none yet gets one."""
+    name = next((name for name, other in functions.items() if other is function), None)
+    name = name or f"function_{len(functions)}_of_{function.__module__.rsplit('.', 1)[-1]}"
+    functions[name] = function
+    return name
 
-    def _stand_in(self, undo: ExitStack, layer: Any) -> None:
-        """Let a Lambda layer of tf_keras, which writes down bytecode for any function, name its functions instead."""
-        for attribute in ("function", "_output_shape", "mask"):
-            function = getattr(layer, attribute)
-            if isinstance(function, types.FunctionType):
-                name = next((name for name, other in self.functions.items() if other is function), None)
-                self._swap(undo, layer, attribute, _StandIn(name or self._take(function)))
 
-    def _take(self, function: Any) -> str:
-        name = f"function_{len(self.functions)}_of_{function.__module__.rsplit('.', 1)[-1]}"
-        self.functions[name] = function
-        return name
-
-    @staticmethod
-    def _swap(undo: ExitStack, thing: Any, attribute: str, value: Any) -> None:
-        undo.callback(setattr, thing, attribute, getattr(thing, attribute))
-        setattr(thing, attribute, value)
+def _swap(undo: ExitStack, thing: Any, attribute: str, value: Any) -> None:
+    undo.callback(setattr, thing, attribute, getattr(thing, attribute))
+    setattr(thing, attribute, value)
 
 
 class _StandIn:
@@ -339,9 +332,7 @@ def _register_again(custom: Mapping[str, Any], family: str) -> None:
     registry = saving.get_custom_objects()
     for name, thing in custom.items():
         package, mark, short = name.partition(">")
-        if not mark:
-            continue
-        if registry.get(name) is not thing:
+        if mark and registry.get(name) is not thing:
             registry.pop(name, None)  # of an earlier unpacking: the registered one would win over the new one
             saving.register_keras_serializable(package, short)(thing)
 
@@ -416,22 +407,17 @@ def _set_trainable(model: Any, flags: Sequence[bool]) -> None:
 
 
 def _policy_of(model: Any, family: str) -> Any:
-    policy = getattr(model, "dtype_policy", None)
-    if policy is None:
-        return None
+    policy = model.dtype_policy
     return library(family).dtype_policies.serialize(policy) if family == "keras" else policy.name
 
 
 @contextmanager
 def _under_policy(family: str, policy: Any) -> Iterator[None]:
     """Let layers that a subclass makes in its __init__ get the dtype policy they had."""
-    if policy is None:
-        yield
-        return
     keras = library(family)
     if family == "keras":
         before, setter = keras.config.dtype_policy(), keras.config.set_dtype_policy
-        setter(keras.dtype_policies.deserialize(policy) if isinstance(policy, dict) else policy)
+        setter(keras.dtype_policies.deserialize(policy))
     else:
         before, setter = keras.mixed_precision.global_policy(), keras.mixed_precision.set_global_policy
         setter(policy)

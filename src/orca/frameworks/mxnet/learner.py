@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import mxnet as mx
 import numpy as np
+import torch
 from mxnet import autograd, gluon
 
 from orca.core.array_learner import ArrayLearner, Arrays
@@ -191,7 +192,7 @@ class MxnetLearner(ArrayLearner):
         self.resumed = bool(position and position["step"])
         if state and self.resumed and world.rank == 0:
             for meter, (rows, values) in zip(self.meters, state.payload.get("meters", ()), strict=False):
-                meter.merge(Counts(rows, map_tree(_tensor, values)))
+                meter.merge(Counts(rows, map_tree(lambda value: torch.as_tensor(np.asarray(value)), values)))
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin to count anew, unless an interrupted epoch is resumed."""
@@ -253,7 +254,8 @@ class MxnetLearner(ArrayLearner):
         row, label = (None if tree is None else map_tree(lambda leaf: leaf[:1], tree) for tree in (x, y))
         if self.symbolic:
             arguments = self.net.arguments(row, label, self._input)
-            self.set_weights(_numpy(self.net.start(arguments, self.config.get("init"))))
+            start = self.net.start(arguments, self.config.get("init"))
+            self.set_weights({name: value.asnumpy() for name, value in start.items()})
         for mode in (autograd.predict_mode, autograd.train_mode):  # some layers are for training alone
             if self._unknown():
                 with mode():
@@ -365,13 +367,3 @@ def _input(leaf: Any) -> Any:
 def _target(leaf: Any, kind: Any) -> Any:
     """Return labels: measured ones in the number type of the outputs."""
     return _input(leaf).astype(kind) if np.asarray(leaf).dtype.kind == "f" else _input(leaf)
-
-
-def _numpy(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: value.asnumpy() for name, value in arrays.items()}
-
-
-def _tensor(value: Any) -> Any:
-    import torch
-
-    return torch.as_tensor(np.asarray(value))

@@ -12,7 +12,7 @@ from mxnet import metric as mxmetric
 
 from orca.core.metrics import Counts, Metric, metrics_of
 from orca.errors import ArgumentError
-from orca.rows.tree import flatten, rows_of
+from orca.rows.tree import flatten, listed, rows_of
 
 # Sums that ranks may add up. Those of all other metrics are means of batches: they are asked with all rows at once.
 _SUMS = (
@@ -70,7 +70,7 @@ def mxnet_metrics(items: Any) -> list[Metric]:
         ArgumentError: It returned something else.
     """
     metrics: list[Any] = []
-    for item in items if isinstance(items, list | tuple) else [items]:
+    for item in listed(items):
         if item is None or isinstance(item, Metric):
             metrics += [] if item is None else [item]
             continue

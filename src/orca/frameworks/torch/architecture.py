@@ -60,7 +60,7 @@ def _module(net: nn.Module, place: str, names: dict[int, str], what: str) -> dic
     hooks = [key for key in _OWN if "hooks" in key and getattr(net, key, None) and not key.startswith("_is")]
     if hooks:
         raise ArgumentError(f"{name} has hooks ({', '.join(sorted(hooks))}), which are code: take them off.")
-    state = net.__getstate__() if "__getstate__" in type(net).__dict__ or _has_own_state(net) else net.__dict__
+    state = net.__getstate__() if _has_own_state(net) else net.__dict__
     tensors = {id(tensor): key for part in (net._parameters, net._buffers) for key, tensor in part.items()}
     attributes = {
         key: _plain(value, f"the attribute {key} of {name}", tensors) for key, value in state.items() if key not in _OWN

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from orca.core.columns import single
 from orca.core.source import Batch
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.targets import (
@@ -35,8 +36,8 @@ from orca.frameworks.torch.targets import (
     takes,
     takes_classes,
 )
-from orca.frameworks.torch.tensors import at_home, full, listed, single
-from orca.rows.tree import Structure, cut_rows, flatten, map_tree, unflatten
+from orca.frameworks.torch.tensors import at_home, full
+from orca.rows.tree import Structure, cut_rows, flatten, listed, map_tree, unflatten
 
 TARGETS, ROWS, SUM = "targets", "rows", "sum"  # the kinds of losses: a mean over one of two, or a sum
 _ALL = (TARGETS, ROWS, SUM)
@@ -112,7 +113,7 @@ class BatchLoss:
     def trees(self, outputs: list[Any], targets: list[Any]) -> tuple[Any, Any]:
         """Return outputs and targets as a metric or a callback sees them: one tensor, a tuple of several, or dicts."""
         if self.forms is None:
-            return single(outputs), single(targets)
+            return single(tuple(outputs)), single(tuple(targets))
         return unflatten(self.forms[0], outputs), unflatten(self.forms[1], targets)
 
     def __call__(self, outputs: list[Any], targets: list[Any], batch: Batch | None = None) -> torch.Tensor:

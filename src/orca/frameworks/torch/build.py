@@ -11,9 +11,11 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from orca.core.columns import single
 from orca.core.creators import call_creator, required
 from orca.errors import ArgumentError
 from orca.frameworks.torch.penalties import build_penalised, penalised
+from orca.rows.tree import listed
 
 
 def build_models(model: Any, config: dict[str, Any]) -> list[nn.Module]:
@@ -21,7 +23,7 @@ def build_models(model: Any, config: dict[str, Any]) -> list[nn.Module]:
     if model is None:
         raise ArgumentError("there is no model. Pass model= to from_torch, or load an entire model.")
     models = call_creator(model, config) if callable(model) and not isinstance(model, nn.Module) else model
-    nets = list(models) if isinstance(models, list | tuple) else [models]
+    nets = listed(models)
     for net in nets or [None]:
         if not isinstance(net, nn.Module):
             raise ArgumentError(
@@ -39,8 +41,8 @@ def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, An
     if any(True for net in nets for _ in penalised(net)):
         result = build_penalised(optimizer, nets)
     elif callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
-        result = call_creator(optimizer, nets[0] if len(nets) == 1 else nets, config)
-    optimizers = list(result) if isinstance(result, list | tuple) else [result]
+        result = call_creator(optimizer, single(nets), config)
+    optimizers = listed(result)
     for one in optimizers or [None]:
         if not isinstance(one, torch.optim.Optimizer):
             raise ArgumentError(
@@ -56,7 +58,7 @@ def build_schedulers(creator: Any, optimizers: list[torch.optim.Optimizer], conf
     """Return the learning rate schedulers that a creator `(optimizer, config)` makes."""
     if creator is None:
         return []
-    answer = call_creator(creator, optimizers[0] if len(optimizers) == 1 else optimizers, config)
+    answer = call_creator(creator, single(optimizers), config)
     schedulers = list(answer) if isinstance(answer, list | tuple) else [answer]
     for scheduler in schedulers:
         if not callable(getattr(scheduler, "step", None)):
@@ -94,7 +96,7 @@ def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
         ),
         ((loss,), nn.Module, "the loss must be a torch loss, a function (output, target) or a creator"),
     ):
-        for thing in things if isinstance(things, list | tuple) else [things]:
+        for thing in listed(things):
             if isinstance(thing, type) and issubclass(thing, torch.optim.Optimizer):
                 example = f"{thing.__name__}(model.parameters())"
                 raise ArgumentError(f"{words}; got the class {thing.__name__}. Pass {example}.")

@@ -38,8 +38,8 @@ class Horovod(Sync):
         self.sparse = {
             id(getattr(part, "weight", None)) for part in model.modules() if getattr(part, "sparse", False) is True
         }
-        self.waiting: dict[str, Callable[[], None]] = {}
-        self.idling: set[str] | None = None  # of a rank without rows, the weights that had gradients before
+        self.receivers: dict[str, Callable[[], None]] = {}
+        self.idle_names: set[str] | None = None  # of a rank without rows, the weights that had gradients before
         self.hooks = self._listen()
         try:
             self._share([*model.parameters(), *model.buffers()], 0, "weights")
@@ -88,7 +88,7 @@ class Horovod(Sync):
         super().close()
         for hook in self.hooks:
             hook.remove()
-        self.waiting.clear()
+        self.receivers.clear()
         leave("torch")
 
     def _listen(self) -> list[Any]:
@@ -100,12 +100,12 @@ class Horovod(Sync):
         pairs = self._trained()
         names, params = [name for name, _ in pairs], [param for _, param in pairs]
         # Gradients that the user's own code has not cleared yet say nothing about this step.
-        self.idling = idling = {name for name, param in pairs if param.grad is not None and not self.hands_on}
+        self.idle_names = idle_names = {name for name, param in pairs if param.grad is not None and not self.hands_on}
         try:
-            with silenced(params, lambda number: idling.add(names[number])):
+            with silenced(params, lambda number: idle_names.add(names[number])):
                 yield
         finally:
-            self.idling = None
+            self.idle_names = None
 
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, param) for name, param in self.module.named_parameters() if param.requires_grad]
@@ -114,12 +114,12 @@ class Horovod(Sync):
         """Send a gradient during the backward pass."""
         if self.alone:
             return
-        if name in self.waiting:
+        if name in self.receivers:
             raise ArgumentError(
                 f"the gradient of {name!r} came twice in one backward pass. Where activations are checkpointed, "
                 "pass use_reentrant=False to torch.utils.checkpoint."
             )
-        if self.hands_on and not self.waiting:  # nobody calls us when the user's own backward pass is over
+        if self.hands_on and not self.receivers:  # nobody calls us when the user's own backward pass is over
             Variable._execution_engine.queue_callback(self._agree)
         self._send(name, param)
 
@@ -133,20 +133,20 @@ class Horovod(Sync):
         pairs = self._trained()
         if not pairs:
             return
-        took_part = torch.tensor(
-            [float(param.grad is not None if self.idling is None else name in self.idling) for name, param in pairs]
-        )
+        idle = self.idle_names
+        flags = [param.grad is not None if idle is None else name in idle for name, param in pairs]
+        took_part = torch.tensor(flags, dtype=torch.float32)
         for name, param in pairs:
-            if name not in self.waiting:
+            if name not in self.receivers:
                 if param.grad is None:
                     param.grad = _nothing(param, id(param) in self.sparse)
                 self._send(name, param)
         with together(self.world):
             handle = self.horovod.allreduce_async_(took_part, name=self._name("who took part"), op=self.horovod.Sum)
-            for receive in self.waiting.values():
+            for receive in self.receivers.values():
                 receive()
             self.horovod.synchronize(handle)
-        self.waiting.clear()
+        self.receivers.clear()
         for (_, param), ranks in zip(pairs, took_part.tolist(), strict=True):
             if not ranks:
                 param.grad = None
@@ -156,7 +156,7 @@ class Horovod(Sync):
         assert param.grad is not None
         with together(self.world):
             send = self._send_entries if param.grad.is_sparse else self._send_mean
-            self.waiting[name] = send(self._name(f"gradient of {name}"), param, param.grad)
+            self.receivers[name] = send(self._name(f"gradient of {name}"), param, param.grad)
 
     def _send_mean(self, name: str, param: torch.Tensor, grad: torch.Tensor) -> Callable[[], None]:
         plain = (torch.view_as_real(grad) if grad.is_complex() else grad).detach()

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from orca.core.columns import single
 from orca.core.draws import kept_draws
 from orca.core.feed import Feed, StreamFeed
 from orca.core.horovod import require
@@ -55,7 +56,6 @@ from orca.frameworks.torch.tensors import (
     device_of,
     first_row,
     full,
-    listed,
     pieces_of,
     squeezed,
     template_of,
@@ -66,7 +66,7 @@ from orca.frameworks.torch.trained_weights import TrainedWeights
 from orca.frameworks.torch.user_loop import conduct, conduct_evaluation
 from orca.frameworks.torch.writes import Writes
 from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Heartbeat, waiting_for_storage
-from orca.rows.tree import flatten, map_tree, same_form
+from orca.rows.tree import flatten, listed, map_tree, same_form
 from orca.storage.states import load_state
 
 _NO_WEIGHTS = "sample weights cannot reach a loss of your own. Weigh the rows there."
@@ -176,11 +176,11 @@ class TorchLearner(Learner):
 
     def build(self, state: State) -> Any:
         """Return a module of its own (a list where there are several) with the weights of a state."""
-        own = self.model if isinstance(self.model, list | tuple) else [self.model]
+        own = listed(self.model)
         nets = [copy.deepcopy(net) if any(net is one for one in own) else net for net in self._made()]
         for net, weights in zip(nets, state.payload.get("averages") or state.payload["models"], strict=True):
             net.load_state_dict(weights)
-        return nets[0] if len(nets) == 1 else nets
+        return single(nets)
 
     def check_state(self, state: State, name: str) -> None:
         """Check names and shapes of a state's weights; the ranks do it for a model that none of them holds whole."""

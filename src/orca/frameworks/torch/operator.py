@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from orca.frameworks.torch.batch_loss import BatchLoss
+from orca.rows.tree import listed
 
 SCHEDULER_STEP = "scheduler_step_freq"
 SCHEDULER_STEP_BATCH = "batch"
@@ -56,7 +57,7 @@ class TrainingOperator:
         **others: Any,
     ) -> None:
         self._config, self._criterion, self._world_rank = config, criterion, world_rank
-        self._models, self._optimizers, self._schedulers = _listed(models), _listed(optimizers), _listed(schedulers)
+        self._models, self._optimizers, self._schedulers = listed(models), listed(optimizers), listed(schedulers)
         self._use_fp16, self._use_tqdm = use_fp16, use_tqdm
         self.global_step = 0
         # Set by our own train_epoch: schedulers that step once an epoch do so when the losses of all ranks are known.
@@ -238,7 +239,3 @@ def rows_in(batch: Any) -> int:
     while isinstance(batch, dict | tuple | list):
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
     return len(batch)
-
-
-def _listed(things: Any) -> list[Any]:
-    return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]

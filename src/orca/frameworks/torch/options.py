@@ -88,8 +88,8 @@ class Options:
 
     def check_schedulers(self, schedulers: Sequence[Any]) -> None:
         """Check that schedulers can step when they are to."""
-        watching = [s for s in schedulers if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)]
-        if watching and self.step_freq == "batch":
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        if self.step_freq == "batch" and any(isinstance(each, plateau) for each in schedulers):
             raise ArgumentError(
                 "ReduceLROnPlateau watches the loss of an epoch, but is to step after each batch. "
                 "Pass scheduler_step_freq='epoch'."

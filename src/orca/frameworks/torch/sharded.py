@@ -6,22 +6,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
 
 from orca.core.world import World
 from orca.frameworks.torch.sync import Clipping, Sync, backward_zeros, scale_to_norm, scaled, share_buffers
 
 # Optimizers whose update of an element looks at that element alone: they may work on slices of a flat vector.
 # A class derived from one of them may do anything: it is not among them.
-ELEMENTWISE = tuple(
-    getattr(torch.optim, name)
-    for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
-    if hasattr(torch.optim, name)
-)
+ELEMENTWISE = (
+    optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad, optim.Adadelta,
+    optim.RMSprop, optim.Rprop, optim.ASGD,
+)  # fmt: skip
 
 
 class Sharded(Sync):
@@ -78,8 +78,8 @@ class Sharded(Sync):
         for flat in self.flats:
             for param, entries in flat.cut_state(memory["state"]):
                 optimizer.state[param] = entries
-        cut = {number for flat in self.flats for number in flat.numbers}
-        self.resting = {number: entries for number, entries in memory["state"].items() if number not in cut}  # frozen
+        numbers = {number for flat in self.flats for number in flat.numbers}
+        self.frozen_state = {number: entries for number, entries in memory["state"].items() if number not in numbers}
         self.hooks.close()
         for param in (param for flat in self.flats for param in flat.params):
             self.hooks.callback(param.register_post_accumulate_grad_hook(self._note).remove)
@@ -127,7 +127,7 @@ class Sharded(Sync):
         return {"state": self._whole_state(), "param_groups": whole}
 
     def _whole_state(self) -> dict[int, dict[str, Any]]:
-        state = dict(self.resting)
+        state = dict(self.frozen_state)
         for flat in self.flats:
             state.update(flat.gather_state(self.optimizer.state))
         return dict(sorted(state.items()))
@@ -217,8 +217,8 @@ class Slices(Flat):
     """Parameters cut into equal slices, anywhere: for optimizers that work element by element."""
 
     def __init__(self, params: list[nn.Parameter], numbers: list[int], world: World) -> None:
-        offsets = _offsets(params)
-        chunk = -(-(offsets[-1] + params[-1].numel()) // world.size)
+        *offsets, total = accumulate((param.numel() for param in params), initial=0)
+        chunk = -(-total // world.size)
         super().__init__(params, numbers, offsets, chunk, world)
         self.mine = [self._own(0, chunk, torch.Size([chunk]))]
 
@@ -323,10 +323,3 @@ def _equal(one: Any, other: Any) -> bool:
 def follows(value: Any, param: torch.Tensor) -> bool:
     """Say whether a state entry has one number for each of the parameter's."""
     return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == param.shape
-
-
-def _offsets(params: list[nn.Parameter]) -> list[int]:
-    offsets = [0]
-    for param in params[:-1]:
-        offsets.append(offsets[-1] + param.numel())
-    return offsets

@@ -14,7 +14,7 @@ from torch import nn
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import DataError
-from orca.rows.tree import cut_rows, flatten, map_tree
+from orca.rows.tree import cut_rows, flatten, listed, map_tree
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -94,16 +94,6 @@ def answering_device(gpu: str | None) -> torch.device:
 def call(module: nn.Module, x: Any) -> Any:
     """Call a model: several features are its arguments."""
     return module(*x) if isinstance(x, tuple | list) else module(x)
-
-
-def listed(things: Any) -> list[Any]:
-    """Return several things, or one, as a list."""
-    return list(things) if isinstance(things, tuple | list) else [things]
-
-
-def single(parts: list[Any]) -> Any:
-    """Return the only part as it is, several as a tuple."""
-    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def twice(tree: Any) -> Any:

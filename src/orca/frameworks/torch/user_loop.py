@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,7 +80,7 @@ class BatchLoader:
         self.rows = self.rows_seen = self.steps = 0
         self._learner, self._heartbeat, self._epoch = learner, heartbeat, epoch
         self._open: tuple[int, Batch] | None = None
-        self._batches = self._numbered(batches)
+        self._batches = iter(learner.steps(batches, epoch, 0)) if epoch else enumerate(batches)
 
     def __iter__(self) -> BatchLoader:
         return self
@@ -119,9 +119,6 @@ class BatchLoader:
         if learner.hooked:
             learner.hooks("after_train_iter", step)
         return True
-
-    def _numbered(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
-        return iter(self._learner.steps(batches, self._epoch, 0)) if self._epoch else enumerate(batches)
 
 
 def _numbers(name: str, answer: Any) -> dict[str, float]:

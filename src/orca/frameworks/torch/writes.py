@@ -55,10 +55,10 @@ class Writes:
         pairs = zip(self.parameters, before, strict=True)
         digests = {name: _digest(param) for (name, param), version in pairs if param._version != version}
         everyone = self.world.all_gather(digests)
-        differing = sorted(name for own in everyone for name in own if any(own[name] != o.get(name) for o in everyone))
-        if differing:
+        names = sorted(name for own in everyone for name in own if any(own[name] != o.get(name) for o in everyone))
+        if names:
             raise ArgumentError(
-                f"the forward pass writes into the weight {differing[0]!r}, and not the same on each of "
+                f"the forward pass writes into the weight {names[0]!r}, and not the same on each of "
                 f"{self.world.size} workers, so that they drift apart. Keep what is written in a buffer "
                 "(register_buffer), write in a callback after the step, or train with one worker."
             )
