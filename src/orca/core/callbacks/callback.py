@@ -51,7 +51,7 @@ class Callback:
         self.before_epoch(runner)
 
     def before_pred_epoch(self, runner: Any) -> None:
-        """Run before a block of predictions."""
+        """Run in each process that predicts, before its first batch."""
         self.before_epoch(runner)
 
     def after_train_epoch(self, runner: Any) -> None:
@@ -63,7 +63,7 @@ class Callback:
         self.after_epoch(runner)
 
     def after_pred_epoch(self, runner: Any) -> None:
-        """Run after a block of predictions."""
+        """Run by older programs after their predictions; Orca cannot know which batch of a process is the last."""
         self.after_epoch(runner)
 
     def before_train_iter(self, runner: Any) -> None:
