@@ -82,7 +82,7 @@ def pack(cache: Path | None = None) -> Path:
     write: Callable[[IO[bytes], list[Entry]], None] = _write_conda if _is_conda() else archive.write
     entries = _conda_entries() if _is_conda() else _entries()
     size = human(sum(entry.size for entry in entries))
-    folder, began = cache_folder(cache), time.monotonic()
+    folder, start = cache_folder(cache), time.monotonic()
     path = folder / f"{_digest(entries)}{archive.SUFFIX}"
 
     def written(file: IO[bytes]) -> None:
@@ -99,7 +99,7 @@ def pack(cache: Path | None = None) -> Path:
             ) from error
         _forget(folder, f"*{archive.SUFFIX}", KEPT)
     if fresh:
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, human(path.stat().st_size), size, seconds)
     else:
         log.info("the environment %s is packed already: %s", sys.prefix, path)

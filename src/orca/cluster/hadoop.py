@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +110,15 @@ class Hadoop:
 
     def __init__(self, gateway: Any) -> None:
         self.gateway, self.jvm = gateway, gateway.jvm
-        self._conf: Any = None
         self._yarn: Any = None
 
-    @property
+    @cached_property
     def conf(self) -> Any:
         """Return Hadoop's configuration as the JVM reads it."""
-        if self._conf is None:
-            self._conf = self.jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
-            for name in ("core-site.xml", "hdfs-site.xml"):
-                self._conf.addResource(name)
-        return self._conf
+        conf = self.jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
+        for name in ("core-site.xml", "hdfs-site.xml"):
+            conf.addResource(name)
+        return conf
 
     # Files.
 
@@ -211,9 +210,9 @@ class Hadoop:
 
     def has_container(self, number: str) -> bool:
         """Say whether the application master of an application has a container: it starts, or runs."""
-        waiting = ("NEW", "SUBMITTED", "SCHEDULED")
+        early_states = ("NEW", "SUBMITTED", "SCHEDULED")
         attempts = self.yarn.getApplicationAttempts(self._id(number))
-        return any(str(each.getYarnApplicationAttemptState().toString()) not in waiting for each in attempts)
+        return any(str(each.getYarnApplicationAttemptState().toString()) not in early_states for each in attempts)
 
     def kill(self, number: str) -> None:
         """End an application."""

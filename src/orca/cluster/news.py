@@ -32,12 +32,12 @@ def telling(what: str, more: Callable[[], str] = str) -> Iterator[None]:
         what: The step.
         more: Tells how far it is; "" where that is not known.
     """
-    began = time.monotonic()
+    start = time.monotonic()
 
     def tell(over: Event) -> None:
         while not over.wait(EVERY):
             words = more()
-            say(f"{what}: {time.monotonic() - began:.0f} s{', ' + words if words else ''}")
+            say(f"{what}: {time.monotonic() - start:.0f} s{', ' + words if words else ''}")
 
     say(what)
     with beside(tell, "orca-news"):

@@ -132,7 +132,7 @@ def prove(session: SparkSession) -> None:
     count = max(1, slots(session) or 1)
     frame = session.range(0, count, 1, count)
     task = _task(describe(), _SPREAD if dynamic else 0.0)
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         rows = frame.mapInArrow(task, _ROW, barrier=not dynamic).collect()
     except Exception as error:
@@ -147,7 +147,7 @@ def prove(session: SparkSession) -> None:
     if other:
         log.warning("packages that this program has not loaded differ on executors:\n%s", _listed(other))
     hosts = len({row.host for row in rows})
-    log.info("%d tasks on %d hosts run the driver's environment (%.1f s)", count, hosts, time.monotonic() - began)
+    log.info("%d tasks on %d hosts run the driver's environment (%.1f s)", count, hosts, time.monotonic() - start)
 
 
 def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

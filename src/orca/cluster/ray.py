@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import psutil
@@ -201,7 +202,7 @@ class OrcaRayContext:
                 "init_orca_context(runtime='ray') for a Ray without Spark."
             )
         executors, width = _spark.nodes(session), _spark.slots(session) or 1
-        if not re.fullmatch(r"local(\[.*\])?", session.sparkContext.master or ""):
+        if not _spark.is_local(session):
             return RayOnSpark(session, executors, max(1, width // executors), self.share)
         if (self.share.num_ray_nodes or 1) > 1:
             words = f"a local Spark has one Ray node; num_ray_nodes={self.share.num_ray_nodes} is ignored."
@@ -323,12 +324,12 @@ class RayOnSpark:
         return connection
 
     def _start_head(self, command: list[str], env: dict[str, str], folder: str) -> None:
-        path = os.path.join(folder, "head.log")
-        head = guard.start(command, env, path, folder)
+        path = Path(folder, "head.log")
+        head = guard.start(command, env, str(path), folder)
         self._life.callback(guard.end, head)
         # It listens before all of its parts are there, and says so when they are.
-        wait_until(lambda: head.poll() is not None or UP in _read(path), HEAD_PATIENCE, every=0.1)
-        text = _read(path)
+        wait_until(lambda: head.poll() is not None or UP in path.read_text(errors="replace"), HEAD_PATIENCE, every=0.1)
+        text = path.read_text(errors="replace")
         if self.share.verbose:
             sys.stdout.write(text)
         if head.poll() is not None or UP not in text:
@@ -385,11 +386,12 @@ class RayNode:
             gpus = cast(TaskContext, TaskContext.get()).resources()["gpu"].addresses
             env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(gpu)] if visible[0] else gpu for gpu in gpus)
         os.makedirs(self.folder, exist_ok=True)
-        path = os.path.join(self.folder, f"node-{number}.log")
-        node = guard.start([sys.executable, *self.command[1:]], env, path, self.folder)
+        path = Path(self.folder, f"node-{number}.log")
+        node = guard.start([sys.executable, *self.command[1:]], env, str(path), self.folder)
         try:
             node.wait()
-            raise RuntimeError(f"a node on {socket.gethostname()} ended: {_last_line(_read(path))}")
+            words = _last_line(path.read_text(errors="replace"))
+            raise RuntimeError(f"a node on {socket.gethostname()} ended: {words}")
         finally:
             guard.end(node)
 
@@ -597,8 +599,7 @@ def _secret() -> dict[str, str]:
         return {}
     token, path = os.environ.get("RAY_AUTH_TOKEN"), os.environ.get("RAY_AUTH_TOKEN_PATH")
     if token is None and path is not None:
-        with open(path) as file:
-            token = file.read().strip()
+        token = Path(path).read_text().strip()
     if token is None:
         token = secrets.token_hex(32)
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", token
@@ -622,11 +623,6 @@ def _free_ports(host: str, count: int) -> list[int]:
     with ExitStack() as doors:
         sockets = [doors.enter_context(socket.create_server((host, 0))) for _ in range(count)]
         return [door.getsockname()[1] for door in sockets]
-
-
-def _read(path: str) -> str:
-    with open(path, errors="replace") as file:
-        return file.read()
 
 
 def _last_line(text: str) -> str:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -137,15 +136,15 @@ class Request:
     for_ray: int = 0
 
 
-class Kind(ABC):
+class Kind:
     """A kind of cluster."""
 
     ARCHIVES = "spark.archives"  # the setting that names archives which go along
     brings = True  # whether files of the driver's machine go along; not where they came with the program
 
-    @abstractmethod
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Start the daemons of the kind, if any, until `life` ends, and return the Spark settings that reach it."""
+        return {}
 
     def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
         """Return the settings for which the driver's JVM is needed."""
@@ -155,7 +154,7 @@ class Kind(ABC):
         """Watch over the building of the session."""
         return nullcontext()
 
-    def check(self, session: SparkSession, request: Request) -> None:  # noqa: B027 - most have nothing to check
+    def check(self, session: SparkSession, request: Request) -> None:
         """Raise where the new session cannot work."""
 
 
@@ -172,11 +171,7 @@ class Local(Kind):
 
 
 class Submitted(Kind):
-    """The cluster that the launcher of this program chose: spark-submit, a notebook server, SPARK_REMOTE."""
-
-    def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Return nothing: the launcher has made all settings."""
-        return {}
+    """The cluster of this program's launcher, with its settings: spark-submit, a notebook server, SPARK_REMOTE."""
 
 
 def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession:
@@ -232,7 +227,7 @@ def _start_daemons(session: SparkSession) -> None:
     In a job of an RDD: the JVM has to load and compile far less for it than for the first of a DataFrame.
     """
     with contextlib.suppress(Exception):  # the session was stopped meanwhile, or a later job tells
-        width = 1 if re.match(r"local(\[|$)", session.conf.get("spark.master") or "") else slots(session) or 1
+        width = 1 if is_local(session) else slots(session) or 1
         session.sparkContext.parallelize(range(width), width).mapPartitions(list).collect()
 
 
@@ -266,6 +261,11 @@ def active_session() -> SparkSession | None:
 def is_connect(session: Any) -> bool:
     """Say whether a session is a Spark Connect one, which has no SparkContext and no RDD."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def is_local(session: SparkSession) -> bool:
+    """Say whether tasks run in the JVM of Spark's driver."""
+    return re.match(r"local(\[|$)", session.conf.get("spark.master") or "") is not None
 
 
 def is_stopped(session: Any) -> bool:

@@ -164,7 +164,7 @@ class ApplicationWatch:
         """End the application when this program is interrupted or told to end."""
         before = signal.getsignal(signal.SIGTERM)
         with contextlib.suppress(ValueError):  # not the main thread
-            signal.signal(signal.SIGTERM, _interrupt)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             yield
         except KeyboardInterrupt:
@@ -260,10 +260,6 @@ def _fetch(address: str) -> bytes:
     request = urllib.request.Request(address, headers={"Accept": "application/json, text/plain, */*"})
     with direct.open(request, timeout=10) as answer:
         return bytes(answer.read())
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _write(stream: TextIO, piece: bytes) -> None:

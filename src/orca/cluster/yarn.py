@@ -114,13 +114,9 @@ class YarnCluster(Kind):
 
 
 class YarnSubmitted(Kind):
-    """YARN as `orca submit --cluster_mode yarn-client` chose it for this program."""
+    """YARN as `orca submit --cluster_mode yarn-client` chose it for this program, with the settings made then."""
 
     brings = False
-
-    def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Return nothing: the settings were made when the program was submitted."""
-        return {}
 
     @contextmanager
     def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
@@ -343,12 +339,12 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
         app = hadoop.application(number)
         if app.ended:
             raise OrcaError(ended(number, app.diagnostics))
-        coming = app.containers - 1  # one is the application master's
-        if coming > there:
+        containers = app.containers - 1  # one is the application master's
+        if containers > there:
             last = seconds
         if pace.is_due():
             say(
-                f"{number} has {there} of {count} executors and {max(0, coming)} containers for them after "
+                f"{number} has {there} of {count} executors and {max(0, containers)} containers for them after "
                 f"{seconds:.0f} s. The nodes: {hadoop.free()}. Waiting on."
             )
         if there:  # With some of them a run can begin.

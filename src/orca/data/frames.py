@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: lis
             rows = pickle.loads(rows)
         parts[side].append((place, rows))
     frames = [
-        joined_parts([rows for _, rows in sorted(mine, key=_place)]) if mine else empty
+        joined_parts([rows for _, rows in sorted(mine, key=itemgetter(0))]) if mine else empty
         for mine, empty in zip(parts, blanks, strict=True)
     ]
     yield work(*frames)
@@ -105,10 +106,6 @@ def joined_parts(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _is_number(dtype: Any, kinds: str) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in kinds
-
-
-def _place(part: tuple[tuple[int, int], Any]) -> tuple[int, int]:
-    return part[0]
 
 
 def _only(frame: Any) -> Any:
@@ -201,15 +198,11 @@ def ordered(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, ascending: Any, pa
     ways = [bool(ascending)] * len(names) if isinstance(ascending, bool) else [bool(way) for way in ascending]
     if len(ways) != len(names):
         raise ArgumentError(f"sort_values: ascending has {len(ways)} value(s) for {len(names)} column(s) {names}.")
-    sort = partial(_sorted, by=names, ascending=ways)
+    sort = methodcaller("sort_values", names, ascending=ways, kind="stable")
     points = sort(join(rdd.map(partial(_sampled, columns=names)).collect()))
     places = [start for start, _ in even_split(len(points), parts)][1:]
     borders = points.iloc[sorted({place for place in places if 0 < place < len(points)})]
     return regroup(rdd, partial(_between, borders=borders, sort=sort), parts, empty).map(sort)
-
-
-def _sorted(frame: pd.DataFrame, by: list[Any], ascending: list[bool]) -> pd.DataFrame:
-    return frame.sort_values(by, ascending=ascending, kind="stable")
 
 
 def _sampled(frame: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
@@ -300,11 +293,7 @@ def selected(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> RDD[Any]:
     """Return some of the columns."""
     names = [columns] if isinstance(columns, str) else list(columns)
     check_columns(names, empty.columns, "select")
-    return rdd.map(partial(_selected, columns=names))
-
-
-def _selected(frame: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
-    return frame[columns]
+    return rdd.map(itemgetter(names))
 
 
 def sampled(rdd: RDD[Any], **how: Any) -> RDD[Any]:
@@ -325,16 +314,12 @@ def _sample(partition: int, frames: Iterable[Any], seed: int, how: dict[str, Any
 def head(rdd: RDD[Any], rows: int) -> pd.DataFrame:
     """Return the first rows."""
     frames, need = [], rows
-    for frame in rdd.map(partial(_head, rows=rows)).toLocalIterator():
+    for frame in rdd.map(methodcaller("head", rows)).toLocalIterator():
         frames.append(frame.head(need))
         need -= len(frames[-1])
         if not need:
             break
     return join(frames)
-
-
-def _head(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
-    return frame.head(rows)
 
 
 def largest(rdd: RDD[Any], empty: pd.DataFrame, column: Any) -> Any:
@@ -397,6 +382,6 @@ def _columns(partition: int, frames: Iterable[Any], names: list[Any], numeric: b
 def _describe(pairs: Iterable[tuple[int, Any]], names: list[Any], numeric: bool) -> Iterator[tuple[Any, Any]]:
     mine = list(pairs)
     if mine and all(cells is not None for _, (_, cells) in mine):
-        cells = join([cells for _, cells in sorted((pair for _, pair in mine), key=_place)])
+        cells = join([cells for _, cells in sorted((pair for _, pair in mine), key=itemgetter(0))])
         if not numeric or _numeric(cells):
             yield names[mine[0][0]], cells.iloc[:, 0].describe()

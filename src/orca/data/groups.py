@@ -316,11 +316,7 @@ _TOGETHER: dict[str, Callable[..., pd.Series]] = {
 # Aggregates of rows
 
 
-def _named(word: str) -> Callable[[Any], Any]:
-    return lambda groups: groups.agg(word)
-
-
-def _of_cells(function: Callable[[pd.Series], Any]) -> Callable[[Any], Any]:
+def _agg(function: str | Callable[[pd.Series], Any]) -> Callable[[Any], Any]:
     return lambda groups: groups.agg(function)
 
 
@@ -334,19 +330,16 @@ def _moment(cells: pd.Series, power: int) -> float:
 
 # pandas' own words, and those of Spark where pandas has others.
 AGGREGATES: dict[str, Callable[[Any], Any]] = {
-    **{word: _named(word) for word in "count sum mean min max median std var first last nunique size prod".split()},
-    **{word: _named("mean") for word in _MEANS},
-    **{word: _named("std") for word in _DEVIATIONS},
-    **{word: _named("var") for word in _VARIANCES},
-    **{word: _named("nunique") for word in ("approx_count_distinct", "countDistinct", "count_distinct")},
+    **{word: _agg(word) for word in "count sum mean min max median std var first last nunique size prod".split()},
+    **{word: _agg("mean") for word in _MEANS},
+    **{word: _agg("std") for word in _DEVIATIONS},
+    **{word: _agg("var") for word in _VARIANCES},
+    **{word: _agg("nunique") for word in ("approx_count_distinct", "countDistinct", "count_distinct")},
     "stddev_pop": lambda groups: groups.std(ddof=0),
     "var_pop": lambda groups: groups.var(ddof=0),
-    "skewness": _of_cells(lambda cells: _moment(cells, 3)),
-    "kurtosis": _of_cells(lambda cells: _moment(cells, 4) - 3),
-    **{
-        word: _of_cells(lambda cells: cells.dropna().drop_duplicates().sum())
-        for word in ("sumDistinct", "sum_distinct")
-    },
-    "collect_list": _of_cells(lambda cells: cells.dropna().tolist()),
-    "collect_set": _of_cells(lambda cells: cells.dropna().drop_duplicates().tolist()),
+    "skewness": _agg(lambda cells: _moment(cells, 3)),
+    "kurtosis": _agg(lambda cells: _moment(cells, 4) - 3),
+    **{word: _agg(lambda cells: cells.dropna().drop_duplicates().sum()) for word in ("sumDistinct", "sum_distinct")},
+    "collect_list": _agg(lambda cells: cells.dropna().tolist()),
+    "collect_set": _agg(lambda cells: cells.dropna().drop_duplicates().tolist()),
 }

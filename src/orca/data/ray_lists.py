@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 
@@ -61,7 +62,7 @@ class RayLists:
     def repartition(self, parts: int) -> RayLists:
         """Deal the elements out to partitions."""
         pairs = self.mapPartitionsWithIndex(partial(_numbered, parts=parts)).partitionBy(parts, int)
-        return pairs.map(_value)
+        return pairs.map(itemgetter(1))
 
     def collect(self) -> list[Any]:
         """Return all elements."""
@@ -135,7 +136,3 @@ def _chained(*lists: list[Any]) -> list[Any]:
 
 def _numbered(partition: int, elements: Iterator[Any], parts: int) -> Iterator[tuple[int, Any]]:
     return (((partition + place) % parts, element) for place, element in enumerate(elements))
-
-
-def _value(pair: tuple[Any, Any]) -> Any:
-    return pair[1]

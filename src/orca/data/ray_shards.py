@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from orca.core.plan import even_split
 from orca.data import folders, parquet, pickles
 from orca.data.ray_lists import RayLists
 from orca.data.shard import SharedValue, SparkXShards, XShards
@@ -215,9 +216,7 @@ class RayXShards(Verbs, XShards):
         Args:
             actors: Ray actors; the node of one is known where it has a method `get_node_ip`.
         """
-        shares = [len(self._partitions) // len(actors)] * len(actors)
-        for place in range(len(self._partitions) % len(actors)):
-            shares[place] += 1
+        shares = [stop - start for start, stop in even_split(len(self._partitions), len(actors))]
         nodes, places = _nodes_of(actors), _places_of(self._partitions)
         numbers_of: list[list[int]] = [[] for _ in actors]
         for near in (True, False):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orca.core.plan import even_split
+from orca.core.units import positive
 from orca.data import pickles, shard_cache
 from orca.data.slices import FRAME, SERIES, class_name_of, cut
 from orca.data.verbs import SharedValue, Verbs
@@ -50,19 +51,19 @@ class XShards:
         """
         from orca.cluster.context import OrcaContext
 
-        framed = class_name_of(data) in (FRAME, SERIES)
-        if not framed and not isinstance(data, np.ndarray | dict | list | tuple):
+        is_frame = class_name_of(data) in (FRAME, SERIES)
+        if not is_frame and not isinstance(data, np.ndarray | dict | list | tuple):
             raise DataError(
                 "XShards.partition takes numpy arrays and dicts, lists and tuples of them, or a pandas DataFrame; got "
                 f"{type(data).__name__}."
             )
-        if num_shards is not None and num_shards < 1:
-            raise ArgumentError(f"num_shards must be a positive whole number; got {num_shards!r}.")
+        if num_shards is not None:
+            num_shards = positive("num_shards", num_shards)
         on_ray, cluster = _is_on_ray(), OrcaContext.cluster()
         context: Any = None if on_ray else OrcaContext.get_spark_context()
         cores = cluster.num_nodes * (cluster.cores or 1) if cluster and on_ray else context.defaultParallelism
         shards = num_shards or cores
-        rows = len(data) if framed else rows_of(data)
+        rows = len(data) if is_frame else rows_of(data)
         if rows < shards:
             raise DataError(
                 f"the number of shards must not be larger than the number of rows; got {shards} shards for {rows} "
@@ -236,12 +237,10 @@ class SparkXShards(Verbs, XShards):
         return exchange.to_spark_df(self._frames("to_spark_df"))
 
     def _note(self) -> shard_cache.Note | None:
-        """Return the facts about the first shard."""
         holder = self._held()
         return holder.note() if holder else None
 
     def _is_small(self) -> bool:
-        """Say whether the shards may be sent to every worker; those that would have to be computed may not."""
         from orca.data import frames
 
         holder = self._held()

@@ -219,7 +219,6 @@ class _Folders:
             self.remove(folder)
 
     def remove(self, folder: Path) -> None:
-        """Remove a folder."""
         self._records.pop(folder, None)
         shutil.rmtree(folder, ignore_errors=True)
 

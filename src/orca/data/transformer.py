@@ -8,9 +8,10 @@ in Spark ML: the deviation is that of a sample, and a constant column becomes th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -65,7 +66,7 @@ class StringIndexer:
             DataError: A column is missing.
         """
         columns = _listed(self.inputCol, "inputCol")
-        counts = _merged(shard, Counting(columns), _added)
+        counts = _merged(shard, partial(_counts, columns=columns), _added)
         self.string_indices = [
             StringIndex.from_dict(self._numbered(name, one), name) for name, one in zip(columns, counts, strict=True)
         ]
@@ -79,12 +80,12 @@ class StringIndexer:
         """
         if not self.string_indices:
             raise _unfitted(self)
-        return shard.transform_shard(Indexing({index.col_name: index.to_dict() for index in self.string_indices}))
+        return shard.transform_shard(_indexed, {index.col_name: index.to_dict() for index in self.string_indices})
 
     def _numbered(self, name: str, counts: Mapping[Any, int]) -> dict[Any, int]:
         limit = self.freq_limit.get(name) if isinstance(self.freq_limit, Mapping) else self.freq_limit
         values = [value for value, count in counts.items() if count >= (limit or 1)]  # categories may be empty
-        mixed = _mixed(values)
+        mixed = len({isinstance(value, str) for value in values}) > 1
         values.sort(key=lambda value: (str(type(value)), value) if mixed else value)
         if self.order_by_freq:
             values.sort(key=lambda value: -counts[value])
@@ -157,7 +158,7 @@ class _Scaler(ABC):
         columns = _listed(self.inputCol, "inputCol")
         if self.outputCol is None and not isinstance(self.inputCol, str):
             raise ArgumentError(f"the columns {list(columns)} become one: name it with outputCol='…'.")
-        moments: Moments | None = _merged(shard, Measuring(columns), Moments.merged)
+        moments: Moments | None = _merged(shard, partial(_moments, columns=columns), Moments.merged)
         if moments is None:
             raise DataError(f"{type(self).__name__} cannot be fitted: the shards have no rows.")
         self.scaling = Scaling(columns, str(self.outputCol or self.inputCol), *self._fitted(moments))
@@ -237,37 +238,25 @@ class StandardScaler(_Scaler):
     def _fitted(self, moments: Moments) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
         deviation = np.sqrt(moments.squares / np.maximum(moments.count - 1, 1))
         divisor = np.where(deviation == 0, np.inf, deviation) if self.withStd else np.ones_like(deviation)
-        nothing = np.zeros_like(deviation)
-        return moments.mean if self.withMean else nothing, divisor, 1.0, nothing
+        zeros = np.zeros_like(deviation)
+        return moments.mean if self.withMean else zeros, divisor, 1.0, zeros
 
 
 # On the workers
 
 
-@dataclass(frozen=True)
-class Counting:
-    """The number of times that each value is in the columns of a shard."""
-
-    columns: tuple[str, ...]
-
-    def __call__(self, shard: pd.DataFrame) -> list[dict[Any, int]]:
-        """Return the counts of each column."""
-        return [_column(shard, name).value_counts().to_dict() for name in self.columns]
+def _counts(shard: pd.DataFrame, columns: tuple[str, ...]) -> list[Counter[Any]]:
+    """Return how often each value is in each of the columns."""
+    return [Counter(_column(shard, name).value_counts().to_dict()) for name in columns]
 
 
-@dataclass(frozen=True)
-class Indexing:
-    """Numbers in the place of values."""
-
-    indices: Mapping[str, Mapping[Any, int]]
-
-    def __call__(self, shard: pd.DataFrame) -> pd.DataFrame:
-        """Return the shard with numbers; the shard that was given stays as it is."""
-        numbers = {
-            name: _column(shard, name).map(dict(index)).astype(np.float64).fillna(UNKNOWN).astype(np.int64)
-            for name, index in self.indices.items()
-        }
-        return shard.assign(**numbers)
+def _indexed(shard: pd.DataFrame, indices: Mapping[str, dict[Any, int]]) -> pd.DataFrame:
+    """Return the shard with numbers in the place of values; the shard that was given stays as it is."""
+    numbers = {
+        name: _column(shard, name).map(index).astype(np.float64).fillna(UNKNOWN).astype(np.int64)
+        for name, index in indices.items()
+    }
+    return shard.assign(**numbers)
 
 
 @dataclass(frozen=True)
@@ -314,16 +303,9 @@ class Moments:
         )
 
 
-@dataclass(frozen=True)
-class Measuring:
-    """The moments of the columns of a shard."""
-
-    columns: tuple[str, ...]
-
-    def __call__(self, shard: pd.DataFrame) -> Moments | None:
-        """Return them; None where there are no rows."""
-        rows = _matrix(shard, self.columns)[0]
-        return None if rows is None else Moments.of(rows)
+def _moments(shard: pd.DataFrame, columns: tuple[str, ...]) -> Moments | None:
+    rows = _matrix(shard, columns)[0]
+    return None if rows is None else Moments.of(rows)
 
 
 @dataclass(frozen=True)
@@ -403,13 +385,10 @@ def _merged(shards: SparkXShards, measure: Callable[[Any], _Fit], merge: Callabl
         return shards.rdd.mapPartitions(of_partition).treeReduce(merge)
 
 
-def _added(one: list[dict[Any, int]], other: list[dict[Any, int]]) -> list[dict[Any, int]]:
-    sums = []
-    for counts, more in zip(one, other, strict=True):
-        counts = dict(counts)
-        for value, count in more.items():
-            counts[value] = counts.get(value, 0) + count
-        sums.append(counts)
+def _added(one: list[Counter[Any]], other: list[Counter[Any]]) -> list[Counter[Any]]:
+    sums = list(map(Counter, one))
+    for counts, more in zip(sums, other, strict=True):
+        counts.update(more)
     return sums
 
 
@@ -417,10 +396,6 @@ def _listed(names: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
     if not names:
         raise ArgumentError(f"{what} must name a column, or several in a list; got {names!r}.")
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _mixed(values: list[Any]) -> bool:
-    return len({isinstance(value, str) for value in values}) > 1
 
 
 def _unfitted(transformer: Any) -> ArgumentError:

@@ -16,6 +16,7 @@ import numpy as np
 
 from orca.core.columns import column_array
 from orca.core.plan import even_split
+from orca.core.units import positive
 from orca.data.slices import FRAME, SERIES, class_name_of, cut, join, peek, row_count
 from orca.errors import ArgumentError, DataError
 
@@ -116,7 +117,7 @@ class Verbs:
         Raises:
             ArgumentError: It is no positive number.
         """
-        parts = _positive(num_partitions, "num_partitions")
+        parts = positive("num_partitions", num_partitions)
         counts = self.rdd.mapPartitions(_row_counts).collect()
         if not any(counts) or any(rows is None for shards in counts for rows in shards):
             return self._made(self.rdd.repartition(parts), self._class_name)
@@ -180,7 +181,7 @@ class Verbs:
             raise ArgumentError(
                 f"unique needs shards that are pandas Series, as shards['column'] gives; got {self._get_class_name()}."
             )
-        return np.asarray(join(self.rdd.map(_different).collect()).unique())
+        return np.asarray(join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique())
 
     # Frames: rows meet others
 
@@ -203,7 +204,7 @@ class Verbs:
         have = list(empty.columns)
         if cols not in have:
             raise ArgumentError(f"The partition column is not in the DataFrame: {cols!r}; it has {have}.")
-        parts = self._parts() if num_partitions is None else _positive(num_partitions, "num_partitions")
+        parts = self._parts() if num_partitions is None else positive("num_partitions", num_partitions)
         return self._made(frames.regroup(rdd, frames.hashed([cols], parts), parts, empty), FRAME)
 
     def deduplicates(self) -> Self:
@@ -296,7 +297,7 @@ class Verbs:
 
     def drop_missing_value(self) -> Self:
         """Drop the rows with a missing value; columns stay (older systems dropped these instead)."""
-        return self._made(self._frames("drop_missing_value").map(_complete), FRAME)
+        return self._made(self._frames("drop_missing_value").map(operator.methodcaller("dropna")), FRAME)
 
     def sample(self, frac: float, replace: bool = False, weights: Any = None, random_state: int | None = None) -> Self:
         """Draw a random part of each shard; it is the same part whenever it is computed.
@@ -468,12 +469,6 @@ class SharedValue:
         self.broadcast_data.unpersist()
 
 
-def _positive(number: Any, what: str) -> int:
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
-        raise ArgumentError(f"{what} must be a positive whole number; got {number!r}.")
-    return int(number)
-
-
 # On executors
 
 
@@ -535,14 +530,6 @@ def _dealt(
 def _gathered(pairs: Iterable[tuple[int, Any]], empty: Any) -> Iterator[Any]:
     parts = sorted((pair for _, pair in pairs), key=operator.itemgetter(0))
     yield join([rows for _, rows in parts]) if parts else empty
-
-
-def _different(series: Any) -> Any:
-    return series.drop_duplicates()
-
-
-def _complete(frame: Any) -> Any:
-    return frame.dropna()
 
 
 def _assembled(frame: Any, features: list[str], labels: list[str]) -> dict[str, Any]:

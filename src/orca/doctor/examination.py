@@ -9,9 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from orca.cluster.proof import describe
 from orca.cluster.spark import active_session, is_connect
@@ -136,28 +137,23 @@ def checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 def limited(call: Callable[[], T], seconds: float) -> T:
     """Return the result of a call, but wait no longer than this for it; its thread may keep running."""
-    outcome: list[tuple[Any, BaseException | None]] = []
+    future: Future[T] = Future()
 
     def work() -> None:
         try:
-            outcome.append((call(), None))
+            future.set_result(call())
         except BaseException as problem:
-            outcome.append((None, problem))
+            future.set_exception(problem)
 
-    thread = threading.Thread(target=work, name="orca-doctor", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
+    threading.Thread(target=work, name="orca-doctor", daemon=True).start()
+    if not wait([future], seconds).done:
         raise TimeOver(f"it took longer than {seconds:g} s.")
-    result, problem = outcome[0]
-    if problem is not None:
-        raise problem
-    return cast(T, result)
+    return future.result()
 
 
 def survey(case: Case, count: int) -> SurveyOutcome:
     """Start this many ranks as training would, let them look around and join, and return their reports."""
-    began, spark = time.monotonic(), case.engine == "spark"
+    start, spark = time.monotonic(), case.engine == "spark"
     silent: dict[str, Any] = {"progress": False, "log_level": logging.CRITICAL, "log_to_driver": False}
     settings = Settings(stall_timeout=case.limit, start_timeout=case.limit, **silent)
     with ExitStack() as stack:
@@ -177,4 +173,4 @@ def survey(case: Case, count: int) -> SurveyOutcome:
             reports = tuple(limited(lambda: engine.run(job, shards, settings), 2 * case.limit + _END_WITHIN))
         except Exception as problem:
             failure = problem
-    return SurveyOutcome(count, reports, failure, bool(mark), time.monotonic() - began)
+    return SurveyOutcome(count, reports, failure, bool(mark), time.monotonic() - start)

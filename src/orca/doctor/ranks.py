@@ -94,8 +94,8 @@ def link(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
 
 def disk(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Compare the room for temporary files with the data, which each rank spools there."""
-    for report, sharing in _tightest(outcome, lambda report: report.free):
-        need = (case.data or 0) * sharing // outcome.ranks
+    for report, count in _tightest(outcome, lambda report: report.free):
+        need = (case.data or 0) * count // outcome.ranks
         free = f"{human(report.free)} free in {report.temporary} of {report.node}"
         away = case.engine == "spark" and not case.master.startswith("local")
         setting = 'init_orca_context(..., conf={"spark.executorEnv.TMPDIR": "/a/large/disk"})'
@@ -110,13 +110,13 @@ def disk(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
 
 def memory(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Compare the memory that is free on each node with the need of its ranks."""
-    for report, sharing in _tightest(outcome, lambda report: report.memory):
+    for report, count in _tightest(outcome, lambda report: report.memory):
         # The ranks are up: they hold torch already, and need the model.
-        need = sharing * (TRAINING * (case.model or 0) or WORKER_BYTES // 4)
-        data = (case.data or 0) * sharing // outcome.ranks
-        free = f"{human(report.memory)} free on {report.node}, {sharing} rank(s) there"
+        need = count * (TRAINING * (case.model or 0) or WORKER_BYTES // 4)
+        data = (case.data or 0) * count // outcome.ranks
+        free = f"{human(report.memory)} free on {report.node}, {count} rank(s) there"
         if report.memory < need:
-            fewer = f"workers_per_node={sharing // 2}" if sharing > 1 else "shard_model=True, or larger nodes"
+            fewer = f"workers_per_node={count // 2}" if count > 1 else "shard_model=True, or larger nodes"
             yield warn("memory", f"the ranks of a node need about {human(need)} more", free, fewer)
         elif report.memory < data:
             yield warn(
@@ -143,9 +143,9 @@ def gpus(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
             "nodes that are alike; or hide the GPUs: export CUDA_VISIBLE_DEVICES=",
         )
     elif tight:
-        count, sharing = len(tight[0].gpus), _sharing(outcome, tight[0])
-        what = f"{sharing} ranks share {count} GPU(s) of a node: they talk over gloo, not NCCL"
-        yield warn("gpu", what, ", ".join(tight[0].gpus[:_SHOWN]), f"workers_per_node={count}")
+        devices, count = len(tight[0].gpus), _sharing(outcome, tight[0])
+        what = f"{count} ranks share {devices} GPU(s) of a node: they talk over gloo, not NCCL"
+        yield warn("gpu", what, ", ".join(tight[0].gpus[:_SHOWN]), f"workers_per_node={devices}")
     elif outcome.reports:
         names = outcome.reports[0].gpus
         what, evidence = "the ranks train on CPUs", "no GPU is seen"

@@ -86,12 +86,12 @@ class Survey:
         failures, apart = knock_at_all(peer)
         if apart:
             return Report(**facts, obstacles=failures)
-        began = time.monotonic()
+        start = time.monotonic()
         with form(peer, timeout, heartbeat) as world:
             [total] = world.all_reduce([np.ones(1)], how="sum")
             if int(total[0]) != world.size:
                 raise OrcaError(f"{world.size} ranks added up to {total[0]:g}: their collectives do not work.")
-        return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], join_seconds=time.monotonic() - began)
+        return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], join_seconds=time.monotonic() - start)
 
     def _storage(self, rank: int) -> dict[str, Any]:
         """Return why the rank that writes checkpoints cannot, and whether this rank sees the driver's file."""

@@ -71,16 +71,19 @@ class RayEngine:
         """Run a job on all ranks together; results in rank order."""
         nodes = _nodes()
         _check_room(nodes, self.workers)
-        with dispatch(job, shards, self.workers, _address(nodes), settings, _room) as (envelope, hub):
-            parcels = self._parcels(shards, _is_here(nodes))
+        here = _is_here(nodes)
+        address = _LOOPBACK if here else str(ray.util.get_node_ip_address())  # at which all nodes reach the driver
+        with dispatch(job, shards, self.workers, address, settings, _room) as (envelope, hub):
+            parcels = self._parcels(shards, here)
             with _reserved(self.workers) as seats, _started(seats) as ranks:
                 refs = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
                 del parcels
                 cards = _gathered(refs, ranks, hub)
                 with _ended(ranks, cards):
+                    hosts = [_LOOPBACK if here else rank.seat.address for rank in ranks]
                     runs = [
-                        rank.actor.run.remote(envelope, self._place(rank, nodes), _devices(rank, ranks, cards))
-                        for rank in ranks
+                        rank.actor.run.remote(envelope, rank.number, host, rank.seat.cpus, _devices(rank, ranks, cards))
+                        for rank, host in zip(ranks, hosts, strict=True)
                     ]
                     return [cloudpickle.loads(result) for result in _gathered(runs, ranks, hub)]
 
@@ -117,9 +120,6 @@ class RayEngine:
             return [Parcel(native=tuple(each)) for each in shares]
         return [Parcel(content=dumps(each, "the data")) for each in shares]
 
-    def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> RankPlace:
-        return RankPlace(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
-
 
 # Messages.
 
@@ -150,25 +150,16 @@ class Carried:
 
 def _carried(piece: Callable[[], Items]) -> Carried:
     """Put the items of a piece into Ray, which gives them to any node and spills to disk when memory is full."""
-    refs, waiting, size = [], [], 0
+    refs, items, size = [], [], 0
     for item in piece():
-        waiting.append(item)
+        items.append(item)
         size += getattr(item, "nbytes", 0)
         if size >= _CARRIED_AT_ONCE:
-            refs.append(ray.put(waiting))
-            waiting, size = [], 0
-    if waiting:
-        refs.append(ray.put(waiting))
+            refs.append(ray.put(items))
+            items, size = [], 0
+    if items:
+        refs.append(ray.put(items))
     return Carried(tuple(refs))
-
-
-@dataclass(frozen=True)
-class RankPlace:
-    """A rank's number, the address at which others reach it, and how many CPUs are its own."""
-
-    rank: int
-    host: str
-    cpus: int
 
 
 @dataclass(frozen=True)
@@ -219,13 +210,12 @@ class OrcaRank:
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Outcome(Card(os.getpid(), gpus))
 
-    def run(self, envelope: Envelope, place: RankPlace, devices: tuple[str, ...]) -> Outcome:
-        """Run the job."""
+    def run(self, envelope: Envelope, rank: int, host: str, cpus: int, devices: tuple[str, ...]) -> Outcome:
+        """Run the job as a rank that others reach at this host and that has so many CPUs of its own."""
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        settings = replace(envelope.settings, threads=envelope.settings.threads or place.cpus)
-        envelope = replace(envelope, settings=settings)
-        rank, size, host = place.rank, envelope.ticket.size, place.host
+        settings = replace(envelope.settings, threads=envelope.settings.threads or cpus)
+        envelope, size = replace(envelope, settings=settings), envelope.ticket.size
         return Outcome.of(lambda: run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, host), self._items()))
 
     def _items(self) -> Items:
@@ -265,11 +255,6 @@ def _nodes() -> list[dict[str, Any]]:
         )
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return [node for node in nodes if node["Resources"].get("CPU", 0) >= 1] or nodes
-
-
-def _address(nodes: list[dict[str, Any]]) -> str:
-    """Return the address at which all nodes reach the driver."""
-    return _LOOPBACK if _is_here(nodes) else str(ray.util.get_node_ip_address())
 
 
 def _is_here(nodes: list[dict[str, Any]]) -> bool:
@@ -486,11 +471,11 @@ def _devices(rank: Rank, ranks: list[Rank], cards: list[Card]) -> tuple[str, ...
 
 def _gathered(refs: list[Any], ranks: list[Rank], hub: Hub | None = None) -> list[Any]:
     """Return the results of all calls, in rank order; raise for the rank that failed first."""
-    waiting = dict(zip(refs, ranks, strict=True))
+    rest = dict(zip(refs, ranks, strict=True))
     results: dict[int, Any] = {}
-    while waiting:
-        for ref in ray.wait(list(waiting), timeout=0.1)[0]:
-            rank = waiting.pop(ref)
+    while rest:
+        for ref in ray.wait(list(rest), timeout=0.1)[0]:
+            rank = rest.pop(ref)
             results[rank.number] = _result(ref, rank, hub)
         failure = hub.error() if hub else None
         if failure:

@@ -32,6 +32,7 @@ from orca.cluster.spark import (
     executors,
     is_connect,
     is_dynamic,
+    is_local,
     nodes,
     running,
     slots,
@@ -86,7 +87,7 @@ class SparkEngine:
         with dispatch(job, shards, self.workers, host, settings, self._room) as (envelope, hub):
             data: Any = shards.native if shards.home == self.name else shards.portable()
             frame, task = self._placed(data, envelope)
-            task = replace(task, over_hub=self._is_local and not is_connect(self.session))
+            task = replace(task, over_hub=is_local(self.session) and not is_connect(self.session))
             del data
             try:
                 with self._cancelling(hub):
@@ -116,23 +117,18 @@ class SparkEngine:
 
     def _check_slots(self) -> None:
         """Refuse at once a run that Spark would wait for or fail at: all ranks must run at the same time."""
-        if not self._is_local and is_dynamic(self.session):
+        if not is_local(self.session) and is_dynamic(self.session):
             raise ArgumentError(
                 "ranks run together in one barrier stage, which Spark refuses while dynamic allocation is on. Pass "
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
-        free = wait_for_slots(self.session, self.workers, 0.0 if self._is_local else SLOT_PATIENCE)
+        free = wait_for_slots(self.session, self.workers, 0.0 if is_local(self.session) else SLOT_PATIENCE)
         if free is not None and free < self.workers:
             raise TooFewSlots(
                 f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at "
                 "once. Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."
             )
-
-    @property
-    def _is_local(self) -> bool:
-        """Say whether tasks run in the JVM of Spark's driver."""
-        return re.match(r"local(\[|$)", self.session.conf.get("spark.master") or "") is not None
 
     def _placed(self, data: Any, envelope: Envelope) -> tuple[DataFrame, BarrierTask]:
         """Return a frame with a partition for each rank, and the task for it.

@@ -57,7 +57,7 @@ class Link:
         self._owner = threading.get_ident()
         self._outbox: deque[bytes] = deque()
         self._backlog = Backlog(LOG_BACKLOG)
-        self._posting = threading.RLock()  # a signal handler may print while its thread posts
+        self._post_lock = threading.RLock()  # a signal handler may print while its thread posts
         self._replies: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()  # None: the link is over
         self._round = 0
         self._welcome = self._reported = self._behind = self._closing = False
@@ -136,7 +136,7 @@ class Link:
         """
         more = len(text) - LINE_LIMIT
         line = Log(f"{text[:LINE_LIMIT]}... ({more} more characters)" if more > 0 else text, origin, level)
-        with self._posting:
+        with self._post_lock:
             if self.connected and self._backlog.has_room():
                 self._post_gap()
                 self._post(line)
@@ -208,7 +208,7 @@ class Link:
         return None
 
     def _post_gap(self) -> None:
-        with self._posting:
+        with self._post_lock:
             if gap := self._backlog.gap():
                 self._post(Log(f"({gap} lines are missing here: the driver could not keep up)", "stderr"))
 
@@ -216,7 +216,7 @@ class Link:
         if not self.connected:
             return False
         line = message if isinstance(message, bytes) else encode(message)
-        with self._posting:
+        with self._post_lock:
             self._backlog.inflow += len(line)
             self._outbox.append(line)
             first = len(self._outbox) == 1

@@ -123,7 +123,7 @@ class SummaryPair:
     """The summaries of training and validation, in folders that may differ.
 
     Args:
-        given: Things with a log_dir and an app_name, as TrainSummary and ValidationSummary are; or None.
+        summaries: Things with a log_dir and an app_name, as TrainSummary and ValidationSummary are; or None.
     """
 
     def __init__(self, *summaries: Any) -> None:

@@ -78,7 +78,7 @@ class RayDatasetSource:
         sources = {"train": self} | ({"valid": valid} if valid else {})
         files = ExitStack()
 
-        def portable() -> list[FileCuts]:
+        def portable() -> list[Callable[[], Items]]:
             folder = tempfile.mkdtemp(prefix="orca-dataset-")
             files.callback(shutil.rmtree, folder, ignore_errors=True)
             return [p for part, s in sources.items() for p in s._file_cuts(part, ranks, Path(folder))]

@@ -87,10 +87,7 @@ def new_run(folder: str, dated: bool = False) -> str:
     if dated:
         return _new_dated_run(folder, names)
     number = 1 + max(map(_number, names), default=0)
-    path = _inside(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
-    with suppress(OSError):  # only the workers may be allowed to write there
-        _claim(path)
-    return path
+    return _claimed(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
 
 
 def _new_dated_run(folder: str, names: list[str]) -> str:
@@ -106,17 +103,17 @@ def _new_dated_run(folder: str, names: list[str]) -> str:
             start += timedelta(seconds=1)
         except OSError:  # only the workers may be allowed to write there
             break
-    path = _inside(folder, f"{start.strftime(_TIME)}-{secrets.token_hex(8)}")
-    with suppress(OSError):
-        _claim(path)
+    return _claimed(folder, f"{start.strftime(_TIME)}-{secrets.token_hex(8)}")
+
+
+def _claimed(folder: str, name: str) -> str:
+    path = _inside(folder, name)
+    with suppress(OSError):  # only the workers may be allowed to write there
+        fs, place = filesystem(path)
+        fs.makedirs(place, exist_ok=True)
+        if not fs.isdir(place):  # an object store: the next fit must see that this name is taken
+            fs.pipe_file(f"{place}/begun", b"")
     return path
-
-
-def _claim(path: str) -> None:
-    fs, place = filesystem(path)
-    fs.makedirs(place, exist_ok=True)
-    if not fs.isdir(place):  # an object store: the next fit must see that this name is taken
-        fs.pipe_file(f"{place}/begun", b"")
 
 
 def prefix_in(folder: str) -> str:
@@ -147,7 +144,7 @@ def latest_checkpoint(folder: str) -> str | None:
         return None
     models = []
     for entry in fs.ls(place, detail=True):
-        name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
+        name = name_of(entry["name"])
         if is_leftover(name):
             continue  # of a save that did not end
         if entry["type"] == "directory":
@@ -156,11 +153,9 @@ def latest_checkpoint(folder: str) -> str | None:
             if mark:
                 models.append((_age(fs, f"{entry['name']}/{mark}"), in_order(name), name))
             elif versions(inside):
-                last = path_of(inside).rsplit("/", 1)[-1]
+                last = name_of(path_of(inside))
                 models.append((_age(fs, f"{entry['name']}/{last}/{MARKER}"), in_order(name), f"{name}/{last}"))
-        elif name.endswith((".keras", ".h5", ".hdf5")):
-            models.append((_age(fs, entry["name"]), in_order(name), name))
-        elif name.endswith(".index"):
+        elif name.endswith((".keras", ".h5", ".hdf5", ".index")):
             models.append((_age(fs, entry["name"]), in_order(name), name.removesuffix(".index")))
     return f"{folder.rstrip('/')}/{max(models)[2]}" if models else None
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from orca.core.plan import even_split
+from orca.core.units import positive
 from orca.data import folders
 from orca.data.image.schema import (
     DType,
@@ -33,6 +34,7 @@ from orca.data.image.schema import (
 )
 from orca.data.image.voc import VOCDatasets
 from orca.errors import ArgumentError, DataError
+from orca.sources.parquet import cut
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of, refuse_foreign, remove, replacing
 
@@ -88,8 +90,7 @@ class ParquetDataset:
         """
         if write_mode not in _MODES:
             raise ArgumentError(f"write_mode must be one of {', '.join(_MODES)}; got {write_mode!r}.")
-        if block_size < 1:
-            raise ArgumentError(f"block_size must be a positive whole number; got {block_size!r}.")
+        positive("block_size", block_size)
         fs, place = filesystem(path)
         place = place.rstrip("/")
         if fs.exists(f"{place}/{METADATA}") and write_mode != "overwrite":
@@ -226,7 +227,8 @@ class ParquetIterable:
             if first < last:
                 fs, place = filesystem(fragment.path)
                 with fs.open(place, "rb") as file:
-                    yield from self._cut(pq.ParquetFile(file), first, last)
+                    for batch in cut(pq.ParquetFile(file).iter_batches(_READ_ROWS), first, last):
+                        yield to_columns(batch, self.schema)
             before += fragment.rows
 
     def decoded(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -244,16 +246,6 @@ class ParquetIterable:
         start, stop = even_split(total, self.num_shards or 1)[self.rank or 0]
         first, last = even_split(stop - start, self.piece[1])[self.piece[0]]
         return start + first, start + last
-
-    def _cut(self, file: Any, first: int, last: int) -> Iterator[dict[str, Any]]:
-        before = 0
-        for batch in file.iter_batches(_READ_ROWS):
-            begin, end = max(first - before, 0), min(last - before, batch.num_rows)
-            if begin < end:
-                yield to_columns(batch.slice(begin, end - begin), self.schema)
-            before += batch.num_rows
-            if before >= last:
-                return
 
 
 def _chunk(file: BinaryIO, schema: Schema) -> dict[str, Any]:

@@ -106,8 +106,8 @@ class ShardMapping:
             DataError: The shard holds no arrays, or rows become something else than one to three things.
         """
         tf = tensorflow()
-        framed = hasattr(shard, "iloc")
-        arrays = {name: column_array(shard[name], name) for name in shard} if framed else map_tree(np.asarray, shard)
+        is_frame = hasattr(shard, "iloc")
+        arrays = {name: column_array(shard[name], name) for name in shard} if is_frame else map_tree(np.asarray, shard)
         rows = rows_of(arrays, "a shard")
         dataset = tf.data.Dataset.from_tensor_slices(arrays)
         for function in self.functions:
