@@ -12,6 +12,7 @@ import pytest
 
 from orca.core import sums
 from orca.core.sums import Meeting, SharedSums, shared_sums
+from orca.errors import OrcaError
 from orca.monitor.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared so on Linux alone")
@@ -70,8 +71,8 @@ def test_a_slow_rank_reads_what_the_others_have_not_overwritten(ranks: list[Shar
         totals = []
         meet = rank._meet
 
-        def late() -> None:
-            meet()
+        def late(size: int) -> None:
+            meet(size)
             if len(totals) % rank.size == rank.rank:
                 time.sleep(0.002)
 
@@ -113,6 +114,19 @@ def test_an_array_is_replaced_by_its_sum(ranks: list[SharedSums]) -> None:
         list(threads.map(lambda rank, array: rank.add_in_place(array), ranks, arrays))
     for array in arrays:
         np.testing.assert_array_equal(array, total)
+
+
+def test_ranks_that_add_up_different_arrays_are_told() -> None:
+    ranks = [rank for rank in joined(2) if rank is not None]
+
+    def add(rank: SharedSums) -> None:
+        with pytest.raises(OrcaError, match="different arrays: this one has (24|32) bytes, another (32|24)"):
+            rank.add([np.ones(3 + rank.rank)])
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(add, ranks))
+    for rank in ranks:
+        rank.close()
 
 
 def test_a_rank_that_ends_is_told_to_the_others() -> None:

@@ -17,11 +17,13 @@ from itertools import cycle
 
 import numpy as np
 
+from orca.errors import OrcaError
 from orca.monitor.heartbeat import WAIT, Heartbeat
 
 _PIECE = 1 << 20  # bytes of a rank's arrays that are added up at a time
 _FEW = 4  # ranks that each add up everything: to share the work and meet again costs more
 _LINE = 64  # bytes that the processor reads at once: each array begins with new ones
+_SIZE = struct.Struct("<Q")  # the message of a meeting
 _READY = b"."
 
 
@@ -62,33 +64,41 @@ class SharedSums:
 
     @np.errstate(all="ignore")  # sums of gradients may be infinite, which learners see to
     def _add(self, flat: Sequence[np.ndarray], totals: Sequence[np.ndarray]) -> None:
+        phase, size = self.heartbeat.phase, sum(array.nbytes for array in flat)
         for piece in _pieces(flat):
             buffer = next(self.buffers)
             parts = [(at, cut, buffer[:, place].view(flat[at].dtype)) for at, cut, place in piece]
             for at, cut, part in parts:
                 part[self.rank] = flat[at][cut]
-            self._meet()
+            self._meet(size)
             if self.size > _FEW:
                 for _, _, part in parts:
                     mine = np.array_split(part, self.size, axis=1)[self.rank]
                     np.add.reduce(mine[:-1], axis=0, out=mine[-1])
-                self._meet()
+                self._meet(size)
             for at, cut, part in parts:
                 rows = part[-1:] if self.size > _FEW else part[:-1]
                 np.add.reduce(rows, axis=0, out=totals[at][cut])
+        self.heartbeat.at(phase)
 
-    def _meet(self) -> None:
-        """Wait until all ranks are here."""
-        phase = self.heartbeat.phase
+    def _meet(self, size: int) -> None:
+        """Wait until all ranks are here; check that each adds up arrays of so many bytes."""
         self.heartbeat.at(WAIT)
+        mine = _SIZE.pack(size)
         try:
             for each in self.sockets:
-                each.sendall(_READY)
-            if any(each.recv(1) != _READY for each in self.sockets):
+                each.sendall(mine)
+            others = [each.recv(_SIZE.size) for each in self.sockets]
+            if b"" in others:
                 raise ConnectionError("it is closed")
         except OSError as error:
             raise RuntimeError(f"Connection closed by peer: a worker of this machine is gone ({error})") from error
-        self.heartbeat.at(phase)
+        for (other,) in map(_SIZE.unpack, others):
+            if other != size:
+                raise OrcaError(
+                    f"the workers add up different arrays: this one has {size} bytes, another {other}. Let your code "
+                    "run the same backward passes on each of them, in the same order."
+                )
 
 
 class Meeting:

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from frameworks.torch.alone import AloneEngine
-from frameworks.torch.pair import Recording, once_on_two_ranks
+from frameworks.torch.pair import Recording, on_two_ranks, once_on_two_ranks
 from orca import Estimator
 from orca.callbacks import Callback, MaxstepsCallback
 from orca.core.metrics import MSE
 from orca.core.plan import even_split
-from orca.errors import ArgumentError, LossNotFinite
+from orca.errors import ArgumentError, LossNotFinite, WorkerFailed
 from orca.estimators.torch import TorchEstimator
 from orca.operator import TrainingOperator
 from orca.triggers import SeveralIteration
@@ -352,6 +352,21 @@ def test_what_an_operator_raises_is_the_only_error(monkeypatch: pytest.MonkeyPat
         fit(estimator(Breaks))
     gc.collect()
     assert [other.exc_value for other in others] == []
+
+
+class Uneven(TrainingOperator):
+    """Run a second backward pass on one rank."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(2 if self.world_rank and self.global_step == 1 else 1):
+            stats = super().train_batch(batch, batch_info)
+        return stats
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is shared so on Linux alone")
+def test_ranks_that_run_different_backward_passes_are_told_at_once() -> None:
+    with pytest.raises(WorkerFailed, match="add up different arrays.*run the same backward passes on each of them"):
+        on_two_ranks({"uneven": lambda: fit(estimator(Uneven, Recording))})
 
 
 def test_a_batch_of_one_row_is_normalized_as_without_an_operator() -> None:

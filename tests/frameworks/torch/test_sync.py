@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,11 +15,13 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from frameworks.torch.alone import AloneEngine, needs_full_shards
+from frameworks.torch.alone import AloneEngine, alone, needs_full_shards
 from frameworks.torch.pair import BY_GLOO, Recording, once_on_two_ranks
 from orca import Estimator
 from orca.errors import ArgumentError
 from orca.estimators.torch import TorchEstimator
+from orca.frameworks.torch.sync import Replicated
+from orca.monitor.heartbeat import Heartbeat
 
 ROWS, BATCH, EPOCHS = 17, 4, 3  # the last step has one row: a rank of two has none
 X = np.random.default_rng(0).normal(size=(ROWS, 3))
@@ -169,6 +174,35 @@ def test_one_rank_updates_what_a_plain_loop_updates(way: str, name: str) -> None
     for epochs in (1, EPOCHS - 1):  # the second goes on with a state whose parameters took different numbers of steps
         fit(made, epochs)
     check(made.get_state_dict()["models"][0], name)
+
+
+def test_a_closed_sync_lets_go_of_its_wrapper() -> None:
+    """The wrapper holds the sync by its hook: workers that Spark uses again would keep the models of all fits."""
+    net = nn.Linear(3, 1)
+    with alone(Heartbeat()) as world:
+        assert world.sums is not None or sys.platform != "linux"
+        sync = Replicated(net, torch.optim.SGD(net.parameters(), lr=0.1), world, hands_on=True)
+        wrapper = weakref.ref(sync.module)
+        sync.close()
+        del sync
+        gc.collect()
+        assert wrapper() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is shared so on Linux alone")
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_time_of_averaging_is_counted_once(shared: bool) -> None:
+    net, heartbeat = nn.Linear(3, 1), Heartbeat()
+    with alone(heartbeat) as world:
+        sums, world.sums = world.sums, world.sums if shared else None
+        heartbeat.profiling = True
+        sync = Replicated(net, torch.optim.SGD(net.parameters(), lr=0.1), world)
+        for _ in range(20):
+            sync.module(torch.ones(2, 3)).sum().backward()
+        assert (heartbeat.profile["wait"] > 0) == shared
+        assert (sync.communicated() > 0) != shared
+        sync.close()
+        world.sums = sums
 
 
 def test_a_loss_scaler_cannot_follow_an_optimizer_that_asks_several_times() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from orca.core.horovod import join, leave
+from orca.core.sums import SharedSums
 from orca.core.world import World
 from orca.monitor.link import Parted
 
@@ -22,7 +23,7 @@ from orca.monitor.link import Parted
 class HorovodWorld:
     """The ranks of another world, meeting in Horovod; all of them make it together."""
 
-    sums = None  # Horovod forms them
+    sums: SharedSums | None = None  # Horovod forms them
 
     def __init__(self, world: World) -> None:
         self.rank, self.size, self.host = world.rank, world.size, world.host

@@ -936,9 +936,8 @@ class TorchLearner(Learner):
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
-        flags = torch.tensor([int(self.runner.stop), int(self.trained_weights.changed)])
-        dist.all_reduce(flags)
-        stops, changes = flags.tolist()
+        flags = np.array([self.runner.stop, self.trained_weights.changed], np.int64)
+        stops, changes = self.world.all_reduce([flags], "sum")[0]
         if changes:
             self._check_alike()
         self.runner.stop = bool(stops)

@@ -177,7 +177,7 @@ class Replicated(Sync):
         super().__init__(model, optimizer, hands_on)
         self.world, self.unused, self.some_idle = world, unused, False
         self.participants: set[int] = set()  # the numbers of the parameters that had a part in this rank's rows
-        self.muted, self.hooks = False, ExitStack()
+        self.muted, self.shares_memory, self.hooks = False, False, ExitStack()
         self._wrap()
         share_buffers(model)
 
@@ -190,7 +190,6 @@ class Replicated(Sync):
     def renew(self) -> None:
         """Wrap the model anew: DistributedDataParallel averages the weights that were trained when it was made."""
         self.close()
-        self.module = self.model
         gc.collect()  # the old wrapper listens to gradients until it is gone
         self._wrap()
 
@@ -212,14 +211,20 @@ class Replicated(Sync):
         share_buffers(self.model, leader)
 
     def communicated(self) -> float:
-        """Return DistributedDataParallel's own measurement, taken in every tenth step."""
+        """Return DistributedDataParallel's own measurement, taken in every tenth step.
+
+        Sums in shared memory are in the phase of waiting already.
+        """
+        if self.shares_memory:
+            return 0.0
         times: dict[str, Any] = getattr(self.module, "_get_ddp_logging_data", dict)()
         return float(times.get("avg_backward_comm_time", 0)) / 1e9
 
     def close(self) -> None:
-        """Stop listening to gradients."""
+        """Stop listening to gradients; let go of the wrapper, which holds this sync where Python does not see it."""
         super().close()
         self.hooks.close()
+        self.module = self.model
 
     def _wrap(self) -> None:
         self.weights = [param for param in self.model.parameters() if param.requires_grad]
@@ -230,7 +235,9 @@ class Replicated(Sync):
         # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
         options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": self.unused}
         wrapper = nn.parallel.DistributedDataParallel(self.model, **options)
-        if self.hands_on or (self.world.sums is not None and ids is None):
+        summed = self.world.sums is not None and ids is None
+        self.shares_memory = summed and all(param.dtype.to_real() in _NUMPY_KINDS for param in self.weights)
+        if self.hands_on or summed:
             wrapper.register_comm_hook(self, _weigh_and_average)
         wrapper._set_ddp_runtime_logging_sample_rate(10)
         self.module = wrapper
@@ -313,9 +320,9 @@ def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch r
     """Average a bucket of gradients over the ranks, each with its weight in the step."""
     gradients = bucket.buffer().mul_(sync.weight / sync.world.size)
     dense = gradients.layout is torch.strided and gradients.dtype in _NUMPY_KINDS
-    if sync.world.sums is not None and dense and not gradients.is_cuda:
+    if sync.world.sums is not None and dense and gradients.is_cpu:
         sync.world.sums.add_in_place(gradients.numpy())
-        future = torch.futures.Future()
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(gradients)
         return future
     future = dist.all_reduce(gradients, async_op=True).get_future()
