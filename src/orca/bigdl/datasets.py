@@ -39,7 +39,7 @@ def extract_labels(f: Any) -> np.ndarray[Any, Any]:
 def _numbers(f: Any, what: str, magic: int, dims: int) -> np.ndarray[Any, Any]:
     content: bytes = f.read()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    first, *shape = np.frombuffer(content, ">i4", 1 + dims).tolist()  # whole numbers, whose product has no end
+    first, *shape = np.frombuffer(content, ">i4", 1 + dims).tolist()  # Python's integers, which do not overflow
     if first != magic:
         raise DataError(f"no file of {what}: it begins with {first}, not with {magic}.")
     return np.frombuffer(content, np.uint8, math.prod(shape), offset=4 + 4 * dims).reshape(shape)

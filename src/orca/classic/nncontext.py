@@ -97,7 +97,7 @@ _KUBERNETES = {
     **dict.fromkeys(("extra_executor_memory_for_ray", "extra_python_lib", "penv_archive")), "spark_log_level": "WARN",
     "redirect_spark_log": True, **dict.fromkeys(("jars", "conf", "python_location")),
 }  # fmt: skip
-_RENAMED = {"num_executors": "num_nodes", "executor_cores": "cores", "executor_memory": "memory"}
+_NEW_NAMES = {"num_executors": "num_nodes", "executor_cores": "cores", "executor_memory": "memory"}
 
 
 def _start(name: str, mode: str, arguments: dict[str, Any], words: str) -> Any:
@@ -111,10 +111,10 @@ def _start(name: str, mode: str, arguments: dict[str, Any], words: str) -> Any:
         except TypeError as error:
             raise ArgumentError(f"{name}: {error}. Its arguments are {', '.join(arguments)}.") from error
         binding.apply_defaults()
-        return init_orca_context(mode, **{_RENAMED.get(key, key): value for key, value in binding.arguments.items()})
+        return init_orca_context(mode, **{_NEW_NAMES.get(key, key): value for key, value in binding.arguments.items()})
 
     start.__name__ = start.__qualname__ = name
-    start.__doc__ = f"{words}; returns the SparkContext. Arguments mean what they mean for init_orca_context."
+    start.__doc__ = f"{words}; returns the SparkContext. For the arguments see init_orca_context."
     start.__signature__ = signature  # type: ignore[attr-defined]
     return start
 
@@ -166,7 +166,7 @@ def init_nncontext(
     if active is not None:
         return active if _spark.is_connect(active) else active.sparkContext
     mode = cluster_mode if cluster_mode not in ("spark-submit", "bigdl-submit") else launcher_kind()
-    for old, new in _RENAMED.items():  # of the starts above
+    for old, new in _NEW_NAMES.items():  # of the starts above
         if old in kwargs:
             kwargs[new] = kwargs.pop(old)
     return init_orca_context(

@@ -1,5 +1,4 @@
-"""Ray: its context and the workers on it, as programs of Analytics Zoo and BigDL Orca know them. Owns the
-differences from ours."""
+"""Ray: its context and workers as in Analytics Zoo and BigDL Orca. Owns the differences from ours."""
 
 from __future__ import annotations
 

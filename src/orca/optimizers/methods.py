@@ -1,8 +1,8 @@
-"""Methods: how weights are updated, in BigDL's words. Owns which torch optimizer, with which settings, each of them is.
+"""Methods: BigDL's optim methods. Owns the torch optimizer of each of them, and its settings.
 
-An OptimMethod is a picklable description. It is also an optimizer creator `(model, config)`: it may stand wherever the
-Estimator takes an optimizer. `build` gives one of torch's own optimizers; before each step its parameter groups hold
-the settings (rate, and the differences from torch's rule) that make the step BigDL's.
+An OptimMethod is a picklable description. It is also an optimizer creator `(model, config)`, so that Estimators take it
+as an optimizer. `build` returns one of torch's own optimizers; before each step its parameter groups hold the settings
+(rate, and the differences from torch's rule) that make the step BigDL's.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class OptimMethod(KnownArguments):
     def build(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """Return an optimizer of these parameters (or groups of them).
 
-        Its `step()` applies the update and moves the schedule on; `end_epoch(loss, score, skipped)` tells it of the end
-        of an epoch, `skipped` that the fit validates, but not in this one. Both counts are in its state dict, so that
-        an optimizer that loads it continues without a difference.
+        Its `step()` applies the update and advances the schedule; `end_epoch(loss, score, skipped)` must be called at
+        the end of an epoch, with `skipped` if the fit validates, but not in this one. Both counts are in its state
+        dict, so that an optimizer that loads it continues exactly.
         """
         optimizer = self._made(list(parameters))
         for group in optimizer.param_groups:
@@ -66,7 +66,7 @@ class OptimMethod(KnownArguments):
         optimizer.register_step_post_hook(lambda one, *_: self._passed(one, "evaluations"))
 
         def end_epoch(loss: float, score: float | None = None, skipped: bool = False) -> None:
-            """Hear of the end of an epoch."""
+            """Advance the schedule by an epoch."""
             numbers = {"Loss": loss} | ({"score": score} if skipped or score is not None else {})
             for group in optimizer.param_groups:
                 self.scheduler.watch(*_place(group), numbers)
@@ -111,7 +111,7 @@ class OptimMethod(KnownArguments):
         return replace(self, **changes)
 
     def get_optimizer(self) -> Self:
-        """Return this method: older programs asked for that of the engine."""
+        """Return this method, for older programs."""
         return self
 
     def save(self, path: str, overWrite: bool = False) -> None:
@@ -138,7 +138,7 @@ class OptimMethod(KnownArguments):
         return OptimMethod.from_json(json.loads(fs.cat_file(place)))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the method's name and arguments, of which a JSON file can be made."""
+        """Return the method's name and arguments as values for JSON."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
         return {"method": type(self).__name__} | {name: _packed(value) for name, value in values.items()}
 
@@ -151,7 +151,7 @@ class OptimMethod(KnownArguments):
         return kind(**{name: _unpacked(value) for name, value in about.items() if name != "method"})
 
     def settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a group before its next step; a rate that nothing changes is left alone."""
+        """Return the settings of a group before its next step; without a schedule, the rate is left alone."""
         return {"lr": self.scheduler.rate(*_place(group))} if self.varies else {}
 
     def arguments(self) -> dict[str, Any]:
@@ -274,20 +274,20 @@ class Adadelta(OptimMethod):
 
 
 class AdamRule(OptimMethod):
-    """Adam's rule, whatever its arguments are called."""
+    """Adam's rule, for any names of its arguments."""
 
     epsilon: float
     torch_name: ClassVar[str] = "Adam"
     moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
     def settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the rate, and the epsilon: torch adds it to the corrected root, and BigDL to the root as it is."""
+        """Return the rate, and the epsilon: torch adds it to the corrected root, BigDL to the uncorrected one."""
         return super().settings(group) | {"eps": self.epsilon / _corrections(group)[1]}
 
 
 @dataclass
 class Adam(AdamRule):
-    """Adam as the last lines of its paper have it: epsilon beside the root of the second moment as it is.
+    """Adam in the efficient form of its paper: epsilon is added to the uncorrected root of the second moment.
 
     m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g;
     x = x - rate * sqrt(1 - beta2 ** t) / (1 - beta1 ** t) * m / (sqrt(v) + epsilon).
@@ -308,7 +308,7 @@ class Adam(AdamRule):
 
 @dataclass
 class ParallelAdam(Adam):
-    """Adam; `parallel_num`, the threads of an update, is torch's own business."""
+    """Adam; `parallel_num`, the threads of an update, is accepted: torch chooses them."""
 
     parallel_num: int = -1
 
@@ -472,7 +472,7 @@ class LBFGS(OptimMethod):
 
 
 def _place(group: dict[str, Any]) -> tuple[float, int, int, dict[str, Any]]:
-    """Return the arguments that a schedule is asked with."""
+    """Return the arguments of a schedule's `rate`."""
     return group["base_lr"], group["evaluations"], group["epochs"], group["memory"]
 
 
@@ -502,7 +502,7 @@ def _count(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _deal_out(optimizer: torch.optim.Optimizer, vectors: Mapping[str, Any]) -> None:
-    """Cut vectors over all numbers of a model into the states of its parameters, which go along with them."""
+    """Split vectors over all numbers of a model into the states of its parameters."""
     import numpy as np
     import torch
 

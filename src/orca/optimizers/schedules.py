@@ -32,13 +32,13 @@ class Scheduler(KnownArguments):
         raise NotImplementedError
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
-        """Hear of the end of an epoch: after so many steps and epochs, with its "Loss" and perhaps a "score".
+        """Take note of the end of an epoch, with its "Loss" and perhaps a "score".
 
-        The score is None where the fit validates, but not in this epoch.
+        The score is None if the fit validates, but not in this epoch.
         """
 
     def get_scheduler(self) -> Scheduler:
-        """Return this schedule: older programs asked for that of the engine."""
+        """Return this schedule, for older programs."""
         return self
 
 
@@ -232,7 +232,7 @@ class SequentialSchedule(Scheduler):
         return part.rate(first, at, epochs, own)
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
-        """Let the part of the epoch's last step hear of its end."""
+        """Pass the end of an epoch on to the part of its last step."""
         part, first, at, epochs, own = self._part(base, max(step - 1, 0), epoch, memory)
         part.watch(first, at, epochs, own, numbers)
 

@@ -20,7 +20,7 @@ from orca.rows.tree import flatten, map_tree, rows_of, unflatten
 
 _BLOCK = 256  # records that become one shard
 _MEMORY = re.compile(r"DRAM|PMEM|DIRECT|DISK_\d+")
-_REGROUPS = re.compile("nbatch|FlatMap|Interleave|Window")  # datasets whose elements are not those they are made of
+_REGROUPS = re.compile("nbatch|FlatMap|Interleave|Window")  # datasets whose elements are not those of their inputs
 _datasets: weakref.WeakKeyDictionary[Any, list[TFDataset]] = weakref.WeakKeyDictionary()
 
 
@@ -54,7 +54,7 @@ class TFDataset:
         shuffle: Whether epochs of training read in a new order.
 
     Raises:
-        ArgumentError: Both sizes are given, a size is no positive number, or the batch shall be fixed.
+        ArgumentError: Both sizes are given, a size is not positive, or hard_code_batch_size is true.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class TFDataset:
         return None if self.validation is None else self._labelled(self.validation, "fit")
 
     def filled(self) -> TFDataset:
-        """Return the dataset itself; without labels, one with a zero for each row, for graphs that take no labels."""
+        """Return the dataset; without labels, a copy with a label 0 for each row, for graphs that take no labels."""
         if self.labelled:
             return self
         twin = copy.copy(self)
@@ -171,7 +171,7 @@ class TFDataset:
         return self.get_evaluation_data()
 
     def get_evaluation_data(self) -> Any:
-        """Return the data, for an evaluation: with its labels, if it has some."""
+        """Return the data, for an evaluation: with its labels, if any."""
         return self.data_for("evaluate" if self.labelled else "predict")
 
     def get_prediction_data(self) -> Any:
@@ -224,7 +224,7 @@ class TFDataset:
             shuffle: Whether epochs read in a new order.
         """
         if features is None and names is None and shapes is None and types is None:
-            raise ArgumentError("from_rdd must know what records are. Pass features=(tf.float32, [28, 28, 1]), say.")
+            raise ArgumentError("from_rdd needs the type of records. Pass features=(tf.float32, [28, 28, 1]), say.")
         if features is None:
             features, labels = _older(names, shapes, types)
         structure = _structure(features, labels)
@@ -554,7 +554,7 @@ def mode_of(dataset: Any) -> Any:
 
 
 def batched_by(dataset: Any) -> int | None:
-    """Return the rows of a tf.data.Dataset's batches: 32 where they differ, None where nothing in it makes batches."""
+    """Return the batch size of a tf.data.Dataset: 32 for an unknown one, None for a dataset without batches."""
     stack = [dataset]
     while stack:
         part = stack.pop(0)
@@ -600,7 +600,7 @@ def _metas_named(name: str, value: Any) -> TensorMeta:
 
 
 def _older(names: Any, shapes: Any, types: Any) -> tuple[Any, Any]:
-    """Return features and labels as names, shapes and types describe them: the last one is the label."""
+    """Return the description of features and labels by names, shapes and types: the last one is the label."""
     tf = tensorflow()
     count = len(names or shapes or types)
     kinds = list(types or [tf.float32] * count)
@@ -627,7 +627,7 @@ def _parts(tensors: Any, what: str) -> tuple[Any, ...]:
 
 
 def _validation(tensors: Any, structure: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arrays for validations, which must be as those of training are."""
+    """Return arrays for validations, which must have the names and shapes of those for training."""
     parts = _parts(tensors, "val_tensors")
     kinds = [[(meta.name, meta.shape) for meta in flatten(each)[0]] for each in (structure, _described(list(parts)))]
     if kinds[0] != kinds[1]:
@@ -798,7 +798,7 @@ def _records(samples: Any, structure: tuple[Any, ...]) -> Any:
 
 
 def _sample_record(sample: Any, labelled: bool) -> list[np.ndarray]:
-    """Return the arrays of a Sample: those of the features, and of the labels where they are asked for."""
+    """Return the arrays of a Sample: those of the features, and of the labels if `labelled`."""
     if not hasattr(sample, "features") or not hasattr(sample, "labels"):
         raise DataError(f"records must be Samples; got {type(sample).__name__}. Make them with Sample.from_ndarray.")
     return [tensor.to_ndarray() for tensor in (*sample.features, *(sample.labels if labelled else ()))]

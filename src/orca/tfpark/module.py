@@ -1,7 +1,7 @@
 """GraphModule: a frozen TensorFlow graph as a torch module. Owns how tensors and gradients pass between the two.
 
-The graph is a part of a larger model of torch, such as one of BigDL's layers: it has no weights that learn, but lets
-gradients through to the layers before it.
+The graph is a part of a larger model of torch, such as one of BigDL's layers: it has no trainable weights, but passes
+gradients to the layers before it.
 """
 
 from __future__ import annotations

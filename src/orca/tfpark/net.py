@@ -1,6 +1,6 @@
-"""TFNet: a part of a TensorFlow graph as a model that answers. Owns where it is read from.
+"""TFNet: a part of a TensorFlow graph as a model for inference. Owns the formats it is read from.
 
-It is frozen: variables are constants of its graph, so that it travels as one piece.
+It is frozen: variables are constants of its graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orca.rows.tree import flatten
 from orca.tfpark.dataset import TFDataset
 from orca.tfpark.predictor import as_records
 
-_FROZEN, _META = "frozen_inference_graph.pb", "graph_meta.json"
+_GRAPH_FILE, _META = "frozen_inference_graph.pb", "graph_meta.json"
 
 
 class TFNet:
@@ -25,7 +25,7 @@ class TFNet:
 
     Args:
         path: A folder with `frozen_inference_graph.pb` and `graph_meta.json`, or a .pb file.
-        input_names: Names of the tensors that are fed, where the folder does not tell.
+        input_names: Names of the tensors that are fed, if the folder has no `graph_meta.json`.
         output_names: Names of the tensors to answer with.
         tf_session_config: Accepted.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node.
@@ -42,7 +42,7 @@ class TFNet:
         tf_session_config: Any = None,
         **options: Any,
     ) -> None:
-        file = os.path.join(path, _FROZEN) if os.path.isdir(path) else path
+        file = os.path.join(path, _GRAPH_FILE) if os.path.isdir(path) else path
         meta = os.path.join(path, _META)
         if not os.path.exists(file):
             raise ArgumentError(f"there is no frozen graph at {file}. Pass a .pb file, or a folder of export_tf.")
@@ -148,12 +148,12 @@ class TFNet:
     def predict(
         self, x: Any, batch_per_thread: int | None = None, distributed: bool = True, mini_batch: bool = False
     ) -> Any:
-        """Answer for arrays (as arrays), XShards, a DataFrame, a TFDataset, or an RDD of Samples or arrays (as RDDs).
+        """Predict arrays (as arrays), XShards, a DataFrame, a TFDataset, or an RDD of Samples or arrays (as RDDs).
 
         Args:
-            x: The data. A TFDataset is answered as an RDD where a Spark is up.
-            batch_per_thread: Rows that the graph sees at a time.
-            distributed: Whether workers answer; else this process does, for arrays.
+            x: The data. Predictions of a TFDataset are an RDD where a Spark is up.
+            batch_per_thread: Rows of one run of the graph.
+            distributed: Whether to predict on workers; else in this process, for arrays.
             mini_batch: False: rows are no batches.
         """
         if mini_batch:
@@ -172,7 +172,7 @@ class TFNet:
         return TFDataset.from_rdd(rdd.map(_record), features=_only(specs), batch_per_thread=batch_per_thread)
 
     def forward(self, x: Any) -> Any:
-        """Answer for one batch of arrays, here."""
+        """Predict one batch of arrays, here."""
         arrays = [np.asarray(each) for each in flatten(x)[0]]
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"the graph has the inputs {self.input_names}; got {len(arrays)} array(s).")
@@ -182,12 +182,12 @@ class TFNet:
         return _only(self.estimator.sess.run(self.outputs, feeds))
 
     def __call__(self, x: Any) -> Any:
-        """Answer for arrays; behind the nodes of a graph of BigDL's layers, return one more node."""
+        """Predict arrays; called with nodes of a graph of BigDL's layers, return a node after them."""
         nodes = list(x) if isinstance(x, list | tuple) else [x]
         return nodes[0].followed_by(self, nodes) if hasattr(nodes[0], "followed_by") else self.forward(x)
 
     def to_torch(self) -> Any:
-        """Return the graph as a torch module: a layer that does not learn, in models of BigDL's layers and NNFrames."""
+        """Return the graph as a torch module: a layer without weights, for models of BigDL's layers and NNFrames."""
         from orca.tfpark.module import GraphModule
 
         return GraphModule(self.definition, self.input_names, self.output_names)
@@ -250,7 +250,7 @@ def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **older: Any) -
     """
     ports, heads = flatten(inputs)[0], flatten(outputs)[0]
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, _FROZEN), "wb") as stream:
+    with open(os.path.join(folder, _GRAPH_FILE), "wb") as stream:
         stream.write(frozen(sess, heads))
     with open(os.path.join(folder, _META), "w") as text:
         json.dump({"input_names": [t.name for t in ports], "output_names": [t.name for t in heads]}, text)

@@ -139,8 +139,8 @@ class BERTClassifier(HeadedBERT):
     @staticmethod
     def head(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
         """Return the spec of a mode."""
-        _, pooled = bert_outputs(features, mode, params["bert"])
-        return _classified(pooled, labels, mode, params)
+        _, texts = bert_outputs(features, mode, params["bert"])
+        return _classified(texts, labels, mode, params)
 
 
 class BERTNER(HeadedBERT):
@@ -219,8 +219,8 @@ def bert_outputs(features: Mapping[str, Any], mode: str, config: Mapping[str, An
                 with tf.variable_scope(f"layer_{number}"):
                     x = _layer(tf, x, mask_bias, config, init, drop, training)
         with tf.variable_scope("pooler"):
-            pooled = tf.tanh(_dense(tf, x[:, 0], width, "dense", init))
-    return x, pooled
+            texts = tf.tanh(_dense(tf, x[:, 0], width, "dense", init))
+    return x, texts
 
 
 def _layer(tf: Any, x: Any, mask_bias: Any, config: Mapping[str, Any], init: Any, drop: Any, training: bool) -> Any:

@@ -38,13 +38,13 @@ class TextKerasModel(KerasModel):
         return model
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
-        """Answer as `KerasModel.predict` does: with chances, or with 1 at the best tag where a CRF finds it."""
+        """Predict as `KerasModel.predict` does: probabilities, or 1 at the best tag where a CRF finds it."""
         if self._answering is None:
             self._answering = KerasModel(_with_tags(self.model), **self.options)
         return self._answering.predict(x, batch_per_thread, distributed)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Answer for one batch here."""
+        """Predict one batch here."""
         return self.predict(x)
 
 
@@ -199,7 +199,7 @@ class _Texts:
         self.losses: list[Any] = []
 
     def given(self, name: str, *shape: int | None) -> Any:
-        """Return one more input."""
+        """Add an input, and return it."""
         self.inputs.append(self.layers.Input(shape, name=name))
         return self.inputs[-1]
 
@@ -225,12 +225,12 @@ class _Texts:
         return self.layers.Dropout(self.dropout)(x)
 
     def classify(self, x: Any, classes: int, name: str) -> None:
-        """Answer with the chance of each class."""
+        """Add an output: the probability of each class."""
         self.outputs.append(self.layers.Dense(classes, activation="softmax", name=name)(x))
         self.losses.append("sparse_categorical_crossentropy")
 
     def tag(self, x: Any, tags: int, name: str, lengths: Any = None) -> None:
-        """Answer with tags that a CRF finds."""
+        """Add an output: tags that a CRF finds."""
         from orca.tfpark.text.crf import CRF, crf_loss
 
         scores = self.layers.Dense(tags, name=f"{name}_scores")(x)
