@@ -80,7 +80,7 @@ def _folder_of(path: str) -> str:
 
 
 def _classes(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
-    """Return the number of each folder's name; refuse files that lie beside the folders of classes."""
+    """Return the number of each folder's name; refuse files next to the folders of classes."""
     names = sorted(set(map(_folder_of, paths)))
     fs, place = filesystem(root)
     loose = [path for path in paths if fs.isdir(place) and os.path.dirname(filesystem(path)[1]) == place.rstrip("/")]
@@ -173,11 +173,11 @@ class RowSet:
         return _is_rdd(self.rows)
 
     def transform(self, transformer: Preprocessing) -> Self:
-        """Return the rows after a preprocessing; those of this set stay as they are."""
+        """Return the rows after a preprocessing; those of this set do not change."""
         return self.of(_mapped(self.rows, _Step(transformer)), self.index)
 
     def random_split(self, weights: Sequence[float]) -> list[Self]:
-        """Return the rows dealt out by chance, in these shares."""
+        """Return the rows split at random, in these shares."""
         if self.is_distributed():
             return [self.of(part, self.index) for part in self.rows.randomSplit(list(weights))]
         places = random.choices(range(len(weights)), weights, k=len(self.rows))
@@ -540,8 +540,8 @@ class TextSet(RowSet):
             index = self.of(self.rows).generate_word_index_map(remove_topN, max_words_num, min_freq, existing_map)
         elif (remove_topN, max_words_num, min_freq) != (0, -1, 1):
             raise ArgumentError(
-                "these texts have a word index already, and word2idx would not heed remove_topN, max_words_num and "
-                "min_freq. Leave them out, or begin with texts that have none."
+                "these texts have a word index already, and word2idx would ignore remove_topN, max_words_num and "
+                "min_freq. Leave them out, or start with texts without an index."
             )
         return self.transform(WordIndexer(index)).set_word_index(index)
 

@@ -103,8 +103,9 @@ def described(layer: Layer) -> dict[str, Any]:
     Raises:
         ArgumentError: It holds a function or a module that only its program knows.
     """
-    name = type(layer).__name__
-    about: dict[str, Any] = {"class": name, "name": layer.name(), "trains": _trains(layer), "number": id(layer)}
+    name, parameters = type(layer).__name__, list(layer.module.parameters())
+    trains = not parameters or any(parameter.requires_grad for parameter in parameters)
+    about: dict[str, Any] = {"class": name, "name": layer.name(), "trains": trains, "number": id(layer)}
     if penalties := getattr(layer.module, "penalties", None):
         about["penalties"] = {kind: list(sizes) for kind, sizes in penalties.items()}
     definition = getattr(layer, "definition", None)  # of layers that are no rows of LAYERS
@@ -121,11 +122,6 @@ def described(layer: Layer) -> dict[str, Any]:
         key: packed(value, f"{key} of {layer}") for key, value in layer.arguments.items() if key not in START_VALUES
     }
     return about | {"layers": [described(part) for part in layer.layers]}
-
-
-def _trains(layer: Layer) -> bool:
-    parameters = list(layer.module.parameters())
-    return not parameters or any(parameter.requires_grad for parameter in parameters)
 
 
 def packed(value: Any, what: str) -> Any:

@@ -409,7 +409,7 @@ class Layer:
         return self.layers
 
     def flattened_layers(self, include_container: bool = False) -> list[Layer]:
-        """Return the layers at all depths, in order; containers too if asked for."""
+        """Return the layers at all depths, in order; containers too with include_container."""
         layers = []
         for part in self._inner:
             if include_container or not part._inner:
@@ -546,7 +546,6 @@ class Holder(Layer):
 
     @property
     def _inner(self) -> list[Layer]:
-        """The layers within this one."""
         return [each for value in self.arguments.values() for each in table_of(value) if isinstance(each, Layer)]
 
 
@@ -679,7 +678,7 @@ class Model(Container):
         """Stop gradients at these layers, which must be layers of the graph itself."""
         names = [part.name() for part in self.layers]
         if inner := [self.layer_named(name) for name in stop_layers if name not in names]:
-            raise ArgumentError(f"{inner[0]} lies within another layer of {self}, which has {', '.join(names)}.")
+            raise ArgumentError(f"{inner[0]} is inside another layer of {self}, which has {', '.join(names)}.")
         self.module.stops, self.module.names = set(stop_layers), names  # type: ignore[assignment]
         return self
 

@@ -268,9 +268,9 @@ rows({
     "Power": (lambda x, power, scale=1.0, shift=0.0: (shift + scale * x) ** power, "(shift + scale x) ** power."),
     "AddConstant": (lambda x, constant_scalar, inplace=False: x + constant_scalar, ""),
     "MulConstant": (lambda x, scalar, inplace=False: x * scalar, ""),
-    "Identity": (lambda x: x, "The input as it is."), "Contiguous": (lambda x: x.contiguous(), ""),
-    "Echo": (lambda x: x, "x as it is."),
-    "DenseToSparse": (lambda x: x, "x as it is: tensors are dense here."),
+    "Identity": (lambda x: x, "The input, unchanged."), "Contiguous": (lambda x: x.contiguous(), ""),
+    "Echo": (lambda x: x, "The input, unchanged."),
+    "DenseToSparse": (lambda x: x, "The input, unchanged: tensors are dense here."),
     "GradientReversal": (lambda x, the_lambda=1.0: (1 + the_lambda) * x.detach() - the_lambda * x,
         "x, whose gradient comes back times -lambda."),
 })  # fmt: skip
@@ -369,7 +369,7 @@ rows({
         "The input repeated to these sizes; -1 leaves a dimension alone."),
     "Reverse": (lambda x, dimension=1, is_inplace=False: x.flip(axis(dimension, x)),
         "The input backwards along a dimension."),
-    "Padding": (_padding, "The input with values before (pad below 0) or behind a place of a dimension."),
+    "Padding": (_padding, "The input with values inserted before (pad below 0) or after a place of a dimension."),
     "SpatialZeroPadding": (lambda x, pad_left, pad_right, pad_top, pad_bottom: padded(x, [(pad_top, pad_bottom), (
         pad_left, pad_right)]), "Images with zeros around them, or cut where a number is below 0."),
     "Cropping2D": (lambda x, heightCrop, widthCrop, data_format="NCHW": ordered(x, data_format, lambda y: padded(y, [

@@ -100,7 +100,7 @@ class Trainer(KnownArguments):
         net = model.to_torch() if hasattr(model, "to_torch") else model
         outline = outline_of(net)
         if outline != self.outline and self.estimator is not None:
-            logger.warning("the layers or regularizers of %s have changed: its optimizer begins anew.", model)
+            logger.warning("the layers or regularizers of %s have changed: its optimizer starts over.", model)
             self.estimator = None
         self.outline = outline
         if self.estimator is not None and self.estimator._state is not None:

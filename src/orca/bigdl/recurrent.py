@@ -27,7 +27,7 @@ State = tuple[Tensor, ...]
 class Cell(Weights):
     """A cell: weights of the input for some gates, and of the hidden state."""
 
-    forward: Any = nn.Module.forward  # none, by which FSDP sees that containers call other methods
+    forward: Any = nn.Module.forward  # none of its own: FSDP detects that containers call other methods
 
     def __init__(self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, bias: bool = True,
                  states: int = 1, activation: Any = None, inner_activation: Any = None,
@@ -248,7 +248,7 @@ rows({
     "Recurrent": (lambda: Parts(state=None), lambda m, x: _kept(m, *unroll(m.parts[0], x)),
         "A cell over all steps of (batch, time, ...)."),
     "RecurrentDecoder": (lambda output_length: Parts(state=None, length=output_length), _decoded,
-        "A cell that begins with (batch, ...) and gets each of its outputs as its next input."),
+        "A cell whose first input is (batch, ...), and each output the next input."),
 }, _RecurrentContainer)  # fmt: skip
 rows({"BiRecurrent": (lambda merge=None: Parts(state=None, merge=merge), _both_ways,
     "A cell forwards and another backwards, their outputs added up or merged by a layer.")}, _BothWays)  # fmt: skip

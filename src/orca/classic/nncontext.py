@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PYSPARK = {
     **dict.fromkeys(("RDD", "SparkConf", "SparkContext", "SparkFiles"), "pyspark"),
     **dict.fromkeys(("DataFrame", "SQLContext"), "pyspark.sql"),
-}  # names of the star import, loaded when they are asked for
+}  # names of the star import, loaded on first use
 OPTIMIZERS = ("optimizerV1", "optimizerV2")
 _versions = {"optimizer": "optimizerV1"}
 
@@ -46,38 +46,7 @@ def __getattr__(name: str) -> Any:
         raise MissingDependency.of("pyspark", "spark", "nncontext") from error
 
 
-def init_spark_on_local(
-    cores: int | str = 2,
-    conf: Any = None,
-    python_location: str | None = None,
-    spark_log_level: str = "WARN",
-    redirect_spark_log: bool = True,
-) -> Any:
-    """Start Spark on this machine; returns the SparkContext.
-
-    Args:
-        cores: Cores, or "*" for all.
-        conf: A dict of Spark settings.
-        python_location: The Python of the workers; this one unless given.
-        spark_log_level: Spark's log level.
-        redirect_spark_log: Accepted.
-
-    Example:
-        ::
-
-            sc = init_spark_on_local(cores=4)
-    """
-    return init_orca_context(
-        "local",
-        cores=cores,
-        conf=conf,
-        python_location=python_location,
-        spark_log_level=spark_log_level,
-        redirect_spark_log=redirect_spark_log,
-    )
-
-
-# The arguments of the other starts, in their order; those without a default must be given.
+# The arguments of all starts, in their order; those without a default must be given.
 _MUST = inspect.Parameter.empty
 _NODES = {"num_executors": _MUST, "executor_cores": _MUST, "executor_memory": "2g"}
 _DRIVER = {"driver_cores": 4, "driver_memory": "2g"}
@@ -119,6 +88,11 @@ def _start(name: str, mode: str, arguments: dict[str, Any], words: str) -> Any:
     return start
 
 
+init_spark_on_local = _start(
+    "init_spark_on_local", "local",
+    {"cores": 2, "conf": None, "python_location": None, "spark_log_level": "WARN", "redirect_spark_log": True},
+    "Start Spark on this machine",
+)  # fmt: skip
 init_spark_on_yarn = _start("init_spark_on_yarn", "yarn-client", _YARN, "Start Spark on YARN with the driver here")
 init_spark_on_yarn_cluster = _start(
     "init_spark_on_yarn_cluster", "yarn-cluster", _YARN, "Start Spark on YARN with the driver there"
@@ -286,7 +260,7 @@ def create_tmp_path() -> str:
 
 
 def to_list(a: Any) -> list[Any]:
-    """Return a list as it is, anything else as a list of it."""
+    """Return a list unchanged, anything else as a list of one."""
     return a if isinstance(a, list) else [a]
 
 

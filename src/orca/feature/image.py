@@ -1,4 +1,4 @@
-"""Image: images on their way to tensors. Owns ImageFeature and the Image... steps; all see (height, width, BGR) arrays.
+"""Image: preprocessing of images. Owns ImageFeature and the Image... steps, which take (height, width, BGR) arrays.
 
 A step that draws random numbers draws those of an image from its seed and the image itself: the same on any number of
 workers, in any order of the rows. Files are decoded by Pillow; sizes are changed by torch, as OpenCV would.
@@ -403,7 +403,7 @@ ImageColorJitter = _random_step("ImageColorJitter", _jittered,
 ImageChannelNormalize = _step("ImageChannelNormalize", _normalized,
     "Images minus a mean and divided by a deviation, channel by channel, as floats.")
 ImagePixelNormalize = _step("ImagePixelNormalize", _without,
-    "Images minus a mean for each number of theirs, as floats.")
+    "Images minus an image of means, as floats.")
 PerImageNormalize = _step("PerImageNormalize", _stretched,
     "Images stretched so that their least number is `min` and their largest `max`, as floats.")
 ImageCenterCrop = _step("ImageCenterCrop", _middle,
@@ -550,8 +550,6 @@ def _to_hsv(mat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _from_hsv(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return the BGR image."""
-
     def channel(shift: int) -> np.ndarray:
         place = (shift + hue * 6) % 6
         return value - value * saturation * np.clip(np.minimum(place, 4 - place), 0, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,17 +84,12 @@ class ChainedPreprocessing(Preprocessing):
 
     def apply(self, rows: Any) -> Any:
         """Return the rows after all steps."""
-        for step in self.transformers:
-            rows = step.apply(rows)
-        return rows
+        return reduce(lambda rows, step: step.apply(rows), self.transformers, rows)
 
     def read(self, column: Any, name: str) -> Any:
         """Return the tensors of a column's rows."""
         first, *others = self.transformers
-        rows = first.read(column, name)
-        for step in others:
-            rows = step.apply(rows)
-        return rows
+        return reduce(lambda rows, step: step.apply(rows), others, first.read(column, name))
 
     def seeded(self, seed: int) -> ChainedPreprocessing:
         """Return it with other random numbers, different ones for each step."""

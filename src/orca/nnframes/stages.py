@@ -177,7 +177,7 @@ class NNEstimator(
         model: A torch module, a TorchModel, or a layer of BigDL.
         criterion: A loss of torch or a function of output and label, a TorchLoss, or a criterion of BigDL.
         feature_preprocessing: A Preprocessing, the size of the model's input as [2], or those of several inputs as
-            [[2], [3]]. Numbers, arrays and vectors are taken as they are unless given.
+            [[2], [3]]. Unless given, numbers, arrays and vectors keep their sizes.
         label_preprocessing: The same, for labels.
         jvalue: Only None is accepted: stages have no object in a JVM.
 
@@ -210,6 +210,7 @@ class NNEstimator(
     getValidation, getCheckpoint = _accessors("validation")[1], _accessors("checkpoint")[1]
     getEndWhen, getDataCacheLevel = _accessors("endWhen")[1], _accessors("dataCacheLevel")[1]
     saved_names: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
+    makes: ClassVar[Any]  # the class of the fitted model
 
     def __init__(
         self, model: Any, criterion: Any, feature_preprocessing: Any = None, label_preprocessing: Any = None,
@@ -233,11 +234,6 @@ class NNEstimator(
                 ("optimMethod", "endWhen", "trainSummary", "validationSummary", "validation", "checkpoint", "clipping")
             ),
         )
-
-    @property
-    def makes(self) -> Any:
-        """Return the class of the fitted model."""
-        return NNModel
 
     def setLabelCol(self, value: str) -> NNEstimator:
         """Set labelCol; returns the stage."""
@@ -310,7 +306,6 @@ class NNEstimator(
         NNEstimator.__init__(self, model, attributes["criterion"], preprocessing, attributes["label_preprocessing"])
 
     def _fit(self, dataset: Any) -> NNModel:
-        """Train on a DataFrame."""
         _check_frame(dataset, "fit")
         estimator: Any = FrameEstimator.of(
             model=self.model.source if isinstance(self.model, TorchModel) else torch_of(self.model),
@@ -511,7 +506,6 @@ class NNClassifier(NNEstimator):
         super().__init__(model, criterion, feature_preprocessing, jvalue=jvalue)
 
     def _fit(self, dataset: Any) -> NNModel:
-        """Train on a DataFrame whose labels are numbers."""
         _check_frame(dataset, "fit")
         label = self.getLabelCol()
         kinds = {field.name: field.dataType for field in dataset.schema.fields}
@@ -521,11 +515,6 @@ class NNClassifier(NNEstimator):
                 "Use NNEstimator for labels of other kinds, or StringIndexer for texts."
             )
         return super()._fit(dataset)
-
-    @property
-    def makes(self) -> Any:
-        """Return the class of the fitted model."""
-        return NNClassifierModel
 
 
 class NNClassifierModel(NNModel, HasThreshold):
@@ -552,6 +541,9 @@ class NNClassifierModel(NNModel, HasThreshold):
             return F.when(F.size(scores) == 1, one).otherwise(several.cast("double"))
         place = F.array_position(scores, F.array_max(scores)).cast("double") - (0.0 if self.one_based else 1.0)
         return F.when(F.size(scores) == 1, one).otherwise(place)
+
+
+NNEstimator.makes, NNClassifier.makes = NNModel, NNClassifierModel
 
 
 def model_of(model: Any) -> Any:

@@ -154,14 +154,14 @@ class OptimMethod(KnownArguments):
         """Return the settings of a group before its next step; without a schedule, the rate is left alone."""
         return {"lr": self.scheduler.rate(*_place(group))} if self.varies else {}
 
-    def arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         """Return the arguments of torch's optimizer."""
         raise NotImplementedError
 
     def _made(self, parameters: list[Any]) -> torch.optim.Optimizer:
         import torch
 
-        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.torch_name)(parameters, **self.arguments())
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.torch_name)(parameters, **self._arguments())
         return optimizer
 
     def _passed(self, optimizer: torch.optim.Optimizer, count: str) -> None:
@@ -219,8 +219,7 @@ class SGD(OptimMethod):
         unset = self.dampening is None or self.dampening >= DOUBLEMAX
         return (0.0 if self.nesterov else self.momentum) if unset else self.dampening
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         own = self.learningrates is not None
         return {
             "lr": self.learningrate,
@@ -251,8 +250,7 @@ class Adagrad(OptimMethod):
     weightdecay: float = 0.0
     torch_name: ClassVar[str] = "Adagrad"
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "weight_decay": self.weightdecay, "eps": 1e-10}
 
 
@@ -268,8 +266,7 @@ class Adadelta(OptimMethod):
     epsilon: float = 1e-10
     torch_name: ClassVar[str] = "Adadelta"
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": 1.0, "rho": self.decayrate, "eps": self.epsilon}
 
 
@@ -301,8 +298,7 @@ class Adam(AdamRule):
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "betas": (self.beta1, self.beta2)}
 
 
@@ -326,8 +322,7 @@ class KerasAdam(AdamRule):
     weight_decay: float = 0.0
     names: ClassVar[Mapping[str, str]] = {"rate": "lr", "decay": "decay", "schedule": "schedule"}
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.lr, "betas": (self.beta_1, self.beta_2), "weight_decay": self.weight_decay}
 
 
@@ -360,8 +355,7 @@ class AdamWeightDecay(OptimMethod):
         """Return the ramp up and down."""
         return Ramp(self.warmup_portion, self.total)
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.lr, "betas": (self.beta1, self.beta2)}
 
     def settings(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -387,8 +381,7 @@ class Adamax(OptimMethod):
     torch_name: ClassVar[str] = "Adamax"
     moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_inf")
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "betas": (self.beta1, self.beta2), "eps": self.epsilon}
 
 
@@ -402,8 +395,7 @@ class RMSprop(OptimMethod):
     epsilon: float = 1e-8
     torch_name: ClassVar[str] = "RMSprop"
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "alpha": self.decayrate, "eps": self.epsilon}
 
 
@@ -434,10 +426,10 @@ class Ftrl(OptimMethod):
 
 @dataclass
 class LBFGS(OptimMethod):
-    """L-BFGS, which asks for loss and gradients several times a step.
+    """L-BFGS, which computes loss and gradients several times a step.
 
-    The update is BigDL's. A step ends early where the largest gradient is at most `tolfun` or the largest change at
-    most `tolx`, as torch has it.
+    The update is BigDL's. A step ends early if the largest gradient is at most `tolfun` or the largest change at most
+    `tolx`, as in torch.
     """
 
     max_iter: int = 20
@@ -458,8 +450,7 @@ class LBFGS(OptimMethod):
                 f"{self.linesearch!r} and {self.linesearch_options!r}."
             )
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {
             "lr": self.learningrate,
             "max_iter": self.max_iter,

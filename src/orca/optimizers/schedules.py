@@ -1,7 +1,7 @@
 """Schedules: the learning rate of each step. Owns BigDL's formulas.
 
-A schedule is a picklable description. Its memory (steps, epochs, scores) lies in a dict that the optimizer
-keeps in its parameter groups, so that it is saved and resumed with the optimizer.
+A schedule is a picklable description. Its memory (steps, epochs, scores) is a dict that the optimizer keeps in its
+parameter groups, so that it is saved and resumed with the optimizer.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PolyEpochDecay(Scheduler):
 
 @dataclass(frozen=True)
 class Exponential(Scheduler):
-    """A rate that decays exponentially, in stairs if asked: base * decay_rate ** (step / decay_step)."""
+    """A rate that decays exponentially, in stairs with stair_case: base * decay_rate ** (step / decay_step)."""
 
     decay_step: int
     decay_rate: float
@@ -127,7 +127,7 @@ class Warmup(Scheduler):
 
 @dataclass(frozen=True)
 class Ramp(Scheduler):
-    """A rate that grows over the first portion of so many steps, and falls to zero by the last; see AdamWeightDecay."""
+    """A rate that grows over the first portion of all steps, and falls to zero by the last; see AdamWeightDecay."""
 
     warmup_portion: float
     total: int
@@ -222,7 +222,7 @@ class SequentialSchedule(Scheduler):
         self.parts = [(part, steps) for part, steps in self.parts]
 
     def add(self, scheduler: Scheduler, max_iteration: int) -> SequentialSchedule:
-        """Add a schedule for so many steps; returns this one."""
+        """Add a schedule for max_iteration steps; returns this one."""
         self.parts.append((scheduler.get_scheduler(), max_iteration))
         return self
 

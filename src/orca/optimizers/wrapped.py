@@ -97,7 +97,7 @@ class TorchOptim(OptimMethod):
         """
         if decay and self.torch_scheduler is not None:
             raise ArgumentError(
-                "a TorchOptim with a scheduler cannot decay the learning rate besides. Leave one of them out."
+                "a TorchOptim with a scheduler cannot also decay the learning rate. Leave one of them out."
             )
         method = replace(self, decay=self.decay if decay is None else decay)
         if rate is None:
@@ -127,7 +127,7 @@ class TorchOptim(OptimMethod):
 
     def as_json(self) -> dict[str, Any]:
         """Refuse: a torch optimizer is an object of its own, linked with a model."""
-        raise ArgumentError("a TorchOptim cannot be written as JSON. Make it anew where the model is loaded.")
+        raise ArgumentError("a TorchOptim cannot be written as JSON. Make a new one after loading the model.")
 
     def build(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """Return an optimizer like this one for these parameters, which steps its own scheduler."""

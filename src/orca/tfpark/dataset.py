@@ -105,7 +105,7 @@ class TFDataset:
         tf = tensorflow().compat.v1
         graph = tf.get_default_graph()
         if graph not in self._tensors:
-            self._tensors[graph] = tuple(_placeholders(tf, part) for part in self.tensor_structure)
+            self._tensors[graph] = tuple(map_tree(lambda meta: meta.placeholder(tf), self.tensor_structure))
             _datasets.setdefault(graph, []).append(self)
         return self._tensors[graph]
 
@@ -315,7 +315,7 @@ class TFDataset:
             raise ArgumentError("from_dataframe must know which columns are features. Pass feature_cols=['…'].")
         for frame in (df, validation_df) if validation_df is not None else (df,):
             _check_columns(frame, [*groups[0], *groups[1]])
-        structure = tuple(_only([_column(df, name) for name in group]) for group in groups if group)
+        structure = tuple(only([_column(df, name) for name in group]) for group in groups if group)
         return TFDataset(
             structure,
             batch_size,
@@ -570,10 +570,6 @@ def _size(name: str, size: Any) -> int | None:
     return None if size is None or size == -1 else positive(name, size)
 
 
-def _placeholders(tf: Any, part: Any) -> Any:
-    return map_tree(lambda meta: meta.placeholder(tf), part)
-
-
 def _structure(features: Any, labels: Any) -> tuple[Any, ...]:
     parts = [features] if labels is None else [features, labels]
     return tuple(_metas(part) for part in parts)
@@ -605,7 +601,7 @@ def _older(names: Any, shapes: Any, types: Any) -> tuple[Any, Any]:
     count = len(names or shapes or types)
     kinds = list(types or [tf.float32] * count)
     metas = [TensorMeta(kinds[n], names[n] if names else None, shapes[n] if shapes else []) for n in range(count)]
-    return _only(metas[:-1] or metas), metas[-1] if count > 1 else None
+    return only(metas[:-1] or metas), metas[-1] if count > 1 else None
 
 
 def _parts(tensors: Any, what: str) -> tuple[Any, ...]:
@@ -686,8 +682,9 @@ def _column(df: Any, name: str) -> TensorMeta:
     return TensorMeta(kind, None, [None] * (depth + (text == "vector")))
 
 
-def _only(things: list[Any]) -> Any:
-    return things[0] if len(things) == 1 else things
+def only(things: Any) -> Any:
+    """Return the item of a list or tuple of one; anything else unchanged."""
+    return things[0] if isinstance(things, list | tuple) and len(things) == 1 else things
 
 
 def _record(value: Any) -> Any:
@@ -697,13 +694,12 @@ def _record(value: Any) -> Any:
 def _shards(rdd: Any, structure: tuple[Any, ...], verb: str) -> Any:
     from orca.data.shard import SparkXShards
 
-    types = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
-    return SparkXShards(rdd.mapPartitions(partial(_stacked, types)), transient=True)
+    return SparkXShards(rdd.mapPartitions(partial(_stacked, _numpy_types(structure))), transient=True)
 
 
-def _numpy_type(dtype: Any) -> str:
-    name = tensorflow().as_dtype(dtype).name
-    return "object" if name == "string" else str(name)
+def _numpy_types(structure: tuple[Any, ...]) -> Any:
+    names = map_tree(lambda meta: str(tensorflow().as_dtype(meta.dtype).name), structure)
+    return map_tree(lambda name: "object" if name == "string" else name, names)
 
 
 def _stacked(types: tuple[Any, ...], records: Iterator[Any]) -> Iterator[dict[str, Any]]:
@@ -786,9 +782,8 @@ def _samples(source: Any) -> Any:
 def _records(samples: Any, structure: tuple[Any, ...]) -> Any:
     if hasattr(samples, "mapPartitions"):
         return partial(_shards, samples.map(partial(_sample_record, labelled=len(structure) > 1)), structure)
-    types = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
     records = (_sample_record(sample, len(structure) > 1) for sample in samples)
-    shards = list(_stacked(types, records))
+    shards = list(_stacked(_numpy_types(structure), records))
     if not shards:
         raise DataError("the set has no Samples. Check where it was read from.")
     from orca.core.columns import concatenate

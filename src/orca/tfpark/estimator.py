@@ -1,7 +1,7 @@
 """TFEstimator: a model function, trained on the data of an input function. Owns its graphs and its checkpoints.
 
-Each call builds the graph anew, as the mode asks, and gives its variables the values of the last training: from
-model_dir, else from memory.
+Each call builds the graph of its mode again, and gives its variables the values of the last training: from model_dir,
+else from memory.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TFEstimator(GraphMemory, SummaryVerbs):
         model_dir: The folder that checkpoints are written to and read from.
         config: The argument `config` of model_fn.
         params: The argument `params` of model_fn.
-        warm_start_from: A checkpoint to begin with, where model_dir has none.
+        warm_start_from: A checkpoint to start from, if model_dir has none.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed. The seed is that of the
             first weights, too.
     """

@@ -14,7 +14,7 @@ import numpy as np
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.rows.tree import flatten
-from orca.tfpark.dataset import TFDataset
+from orca.tfpark.dataset import TFDataset, only
 from orca.tfpark.predictor import as_records
 
 _GRAPH_FILE, _META = "frozen_inference_graph.pb", "graph_meta.json"
@@ -51,7 +51,7 @@ class TFNet:
                 names = json.load(stream)
             input_names, output_names = input_names or names["input_names"], output_names or names["output_names"]
         if not input_names or not output_names:
-            raise ArgumentError(f"{path} does not tell its inputs and outputs. Pass input_names= and output_names=.")
+            raise ArgumentError(f"{path} does not name its inputs and outputs. Pass input_names= and output_names=.")
         with open(file, "rb") as stream:
             self._open(stream.read(), _listed(input_names), _listed(output_names), options)
 
@@ -68,7 +68,7 @@ class TFNet:
             except (KeyError, ValueError) as error:
                 raise ArgumentError(f"the graph has no such tensor: {error}. Names end in ':0'.") from error
             self.estimator: Any = GraphEstimator.of(
-                inputs=_only(self.inputs), outputs=_only(self.outputs), sess=tf.Session(graph=self.graph), **options
+                inputs=only(self.inputs), outputs=only(self.outputs), sess=tf.Session(graph=self.graph), **options
             )
 
     @staticmethod
@@ -167,9 +167,8 @@ class TFNet:
         return self.estimator.predict(x, batch_size=batch_per_thread)
 
     def _dataset(self, rdd: Any, batch_per_thread: int | None) -> TFDataset:
-        """Return the TFDataset of an RDD of Samples or arrays."""
         specs = [(tensor.dtype.base_dtype, tensor.shape.as_list()[1:]) for tensor in self.inputs]
-        return TFDataset.from_rdd(rdd.map(_record), features=_only(specs), batch_per_thread=batch_per_thread)
+        return TFDataset.from_rdd(rdd.map(_record), features=only(specs), batch_per_thread=batch_per_thread)
 
     def forward(self, x: Any) -> Any:
         """Predict one batch of arrays, here."""
@@ -179,7 +178,7 @@ class TFNet:
         from orca.frameworks.tfgraph.program import FedTensor
 
         feeds = {tensor: FedTensor.of(tensor).arrange(array) for tensor, array in zip(self.inputs, arrays, strict=True)}
-        return _only(self.estimator.sess.run(self.outputs, feeds))
+        return only(self.estimator.sess.run(self.outputs, feeds))
 
     def __call__(self, x: Any) -> Any:
         """Predict arrays; called with nodes of a graph of BigDL's layers, return a node after them."""
@@ -277,7 +276,3 @@ def get_checkpoint_state(checkpoint_dir: str) -> Any:
 
 def _listed(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def _only(things: list[Any]) -> Any:
-    return things[0] if len(things) == 1 else things

@@ -614,7 +614,6 @@ def _columns(features: Any, labels: Any = None) -> dict[str, Any]:
 
 
 def _paired(x: Any, y: Any, transform: Any = None) -> Any:
-    """Return data and labels as the Estimator takes them."""
     if transform is not None:
         if not hasattr(x, "transform") or hasattr(x, "columns"):
             raise ArgumentError(

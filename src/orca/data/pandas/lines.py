@@ -415,7 +415,6 @@ class ColumnLook:
 
 
 def _kind_of(cells: pa.Array, zone: str) -> str:
-    """Return the kind of a column with these cells."""
     if cells.null_count == len(cells):
         return _NOTHING
     if _has_words(cells[:_LOOK]):

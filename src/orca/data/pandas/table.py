@@ -144,7 +144,7 @@ def _shards_by_arrow(form: CsvForm, files: list[DataFile], columns: _Columns) ->
     from orca.cluster.context import OrcaContext
 
     session = OrcaContext.get_spark_session()
-    dtypes, finish, check = columns.work(BadJsonRows(), None)
+    dtypes, finish, check = columns.work(_refuse_json, None)
     as_text = {number: number in dtypes for number in columns.positions}
     for plan_of in (guess, study) if OrcaContext._eager_mode else (study,):
         try:
@@ -176,14 +176,11 @@ def _refuse_open_quotes(paths: list[str], open_quotes: OpenQuotes, comment: str 
     lines = loaded("text", paths, {}).where(line.contains(open_quotes.quote))
     lines = lines.where(~line.startswith(comment)) if comment else lines
     for row in lines.select(line.cast("binary")).mapInArrow(open_quotes, "line binary").take(1):
-        raise _not_closed(row.line.decode(errors="replace"))
-
-
-def _not_closed(line: str) -> DataError:
-    return DataError(
-        f"Error tokenizing data: a quote is not closed in the line {line[:_EXCERPT]!r}. Spark reads line by line; for "
-        "fields of several lines: OrcaContext.pandas_read_backend = 'pandas'."
-    )
+        text = row.line.decode(errors="replace")
+        raise DataError(
+            f"Error tokenizing data: a quote is not closed in the line {text[:_EXCERPT]!r}. Spark reads line by line; "
+            "for fields of several lines: OrcaContext.pandas_read_backend = 'pandas'."
+        )
 
 
 def shards_of_json(
@@ -218,7 +215,7 @@ def shards_of_json(
         raise DataError(f"there is no JSON object in {', '.join(paths)}. {_JSON_LINES}")
     labels, positions = _chosen(frame.columns, names, usecols)
     columns = _Columns(labels, positions, dtype, index_col, squeeze)
-    return _shards("json", paths, options, frame, columns, BadJsonRows(), encoding or "UTF-8")
+    return _shards("json", paths, options, frame, columns, _refuse_json, encoding or "UTF-8")
 
 
 def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any = None) -> DataFrame:
@@ -575,13 +572,8 @@ class BadCsvRows:
         return bad
 
 
-@dataclass(frozen=True)
-class BadJsonRows:
-    """A function that refuses rows that are no JSON."""
-
-    def __call__(self, lines: pa.Array) -> np.ndarray:
-        """Raise a DataError."""
-        raise DataError(f"no JSON object: {lines[0].as_py()[:_EXCERPT]!r}. {_JSON_LINES}")
+def _refuse_json(lines: pa.Array) -> np.ndarray:
+    raise DataError(f"no JSON object: {lines[0].as_py()[:_EXCERPT]!r}. {_JSON_LINES}")
 
 
 @dataclass(frozen=True)

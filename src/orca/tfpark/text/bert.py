@@ -64,7 +64,7 @@ class BERTBaseEstimator(TFEstimator):
     Args:
         model_fn: A function (features, labels, mode, params); `bert_outputs` gives it the encoder's outputs.
         bert_config_file: The JSON file with BERT's sizes.
-        init_checkpoint: A checkpoint of BERT to begin with.
+        init_checkpoint: A checkpoint of BERT to start from.
         use_one_hot_embeddings: Accepted.
         model_dir: The folder that checkpoints are written to and read from.
         kwargs: More for `params`; optimizer, backend, workers_per_node and seed are the estimator's.
@@ -102,7 +102,7 @@ class HeadedBERT(BERTBaseEstimator):
 
     Args:
         bert_config_file: The JSON file with BERT's sizes.
-        init_checkpoint: A checkpoint of BERT to begin with.
+        init_checkpoint: A checkpoint of BERT to start from.
         use_one_hot_embeddings: Accepted.
         optimizer: The optimizer; Adam with the rate 5e-5 unless given.
         model_dir: The folder that checkpoints are written to and read from.
