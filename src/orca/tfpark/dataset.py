@@ -207,21 +207,17 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of an RDD whose records are arrays: of features, or a pair of features and labels.
 
+        See TFDataset for the other arguments.
+
         Args:
             rdd: An RDD. A record is a list or tuple with the arrays of features, and then those of labels; or a pair
                 of both, each a tree as described.
             names: Names of tensors, with shapes and types: the older way to describe records; the last is the label.
             shapes: Their shapes.
             types: Their types.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             val_rdd: The same for validations.
             features: (type, shape) of the features; a list or dict of such for several.
             labels: The same for the labels.
-            memory_type: Accepted.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         if features is None and names is None and shapes is None and types is None:
             raise ArgumentError("from_rdd needs the type of records. Pass features=(tf.float32, [28, 28, 1]), say.")
@@ -258,16 +254,12 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of arrays.
 
+        See TFDataset for the other arguments.
+
         Args:
             tensors: A pair of features and labels, each an array or a tree of arrays; or features alone: an array, a
                 list or dict of arrays, or a tuple of one thing.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             val_tensors: The same for validations.
-            memory_type: Accepted.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         parts = _parts(tensors, "tensors")
         structure = tuple(_described(part) for part in parts)
@@ -298,17 +290,13 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of columns of a Spark DataFrame: numbers, or arrays and vectors, which have any length.
 
+        See TFDataset for the other arguments.
+
         Args:
             df: The DataFrame.
             feature_cols: Columns for the features.
             labels_cols: Columns for the labels.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             validation_df: The same for validations.
-            memory_type: Accepted.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         groups = [[cols] if isinstance(cols, str) else list(cols or ()) for cols in (feature_cols, labels_cols)]
         if not groups[0]:
@@ -347,14 +335,11 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of a tf.data.Dataset of single rows; each worker reads it, and keeps its part.
 
+        See TFDataset for the other arguments.
+
         Args:
             dataset: A dataset of features, or of (features, labels), that is not batched.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             validation_dataset: The same for validations.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
             remove_checking: Whether to take a dataset that looks batched as one of single rows.
             batch_outside: Accepted as False alone: a batched dataset is refused.
             inter_threads: Accepted.
@@ -431,15 +416,12 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of TFRecord files: one placeholder of tf.string, whose rows the graph parses.
 
+        See TFDataset for the other arguments.
+
         Args:
             sc: Accepted: the files are read by the workers.
             file_path: A file, a pattern, or a folder, that all workers see.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             validation_file_path: The same for validations.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         dataset = _tfrecords(file_path)
         return TFDataset.from_tf_data_dataset(
