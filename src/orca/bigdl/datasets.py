@@ -88,7 +88,7 @@ def get_id_ratings(data_dir: str) -> np.ndarray[Any, Any]:
 
 
 def maybe_download(filename: str, work_directory: str, source_url: str) -> str:
-    """Return the path of a file in a folder, downloaded from an address where it is missing."""
+    """Return the path of a file in a folder, downloaded from an address if it is missing."""
     from urllib.request import urlretrieve
 
     os.makedirs(work_directory, exist_ok=True)

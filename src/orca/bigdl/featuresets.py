@@ -264,7 +264,7 @@ class ImageSet(RowSet):
 
     @property
     def label_map(self) -> dict[str, int] | None:
-        """The label of each folder's name, where `read` found them."""
+        """The label of each folder's name, if `read` found labels."""
         return self.index
 
     get_image = _getter(
@@ -275,7 +275,7 @@ class ImageSet(RowSet):
     get_predict = _getter(
         "Return (uri, prediction) of each image.", lambda row, key="predict": (row.get("uri"), row.get(key))
     )
-    get_uri = _getter("Return where the images came from.", lambda row, key="uri": row.get(key))
+    get_uri = _getter("Return the URIs of the images.", lambda row, key="uri": row.get(key))
 
     def get_sample(self, key: str = "sample") -> Any:
         """Return the Samples that ImageSetToSample made, or those of tensors and labels."""
@@ -336,7 +336,7 @@ class TextFeature:
 
     get_text = _part("text", "Return the text.")
     get_label = _part("label", "Return the label, -1 where there is none.", -1)
-    get_uri = _part("uri", "Return where the text came from.")
+    get_uri = _part("uri", "Return the URI of the text.")
     get_tokens = _part("tokens", "Return the words, after a Tokenizer.")
     get_sample = _part("sample", "Return the Sample, after a TextFeatureToSample.")
 
@@ -430,7 +430,7 @@ class SequenceShaper(TextTransformer):
 
 
 class TextFeatureToSample(TextTransformer):
-    """A text as a Sample of its numbers, and of its label where it has one."""
+    """A text as a Sample of its numbers, and of its label if it has one."""
 
     makes, needs = "sample", ("indices", "word2idx() and shape_sequence()")
 
@@ -574,7 +574,7 @@ class TextSet(RowSet):
         return self.set_word_index(json.loads(_content(path)))
 
     get_texts = _getter("Return the texts.", TextFeature.get_text)
-    get_uris = _getter("Return where the texts came from.", TextFeature.get_uri)
+    get_uris = _getter("Return the URIs of the texts.", TextFeature.get_uri)
     get_labels = _getter("Return the labels, -1 where there is none.", TextFeature.get_label)
     get_samples = _getter("Return the Samples.", TextFeature.get_sample)
     get_predicts = _getter(

@@ -727,7 +727,7 @@ LAYERS["Model"] = Model
 
 
 def run(module: nn.Module, x: Any, name: str) -> Any:
-    """Call a module; where it cannot take the input, the error has its name and the shape of the input."""
+    """Call a module; the error for an unfit input has the module's name and the input's shape."""
     try:
         return module(x)
     except UNFIT as error:
@@ -872,7 +872,7 @@ def _leaves(tree: Any) -> list[torch.Tensor]:
 
 
 def _like(tree: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
-    """Return the gradients of a tree's leaves as such a tree; zeros where there is none."""
+    """Return the gradients of a tree's leaves as such a tree; zeros for a missing one."""
     leaves = [
         torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(_leaves(tree), gradients, strict=True)
     ]

@@ -99,7 +99,7 @@ def same_padding(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> lis
 
 
 def padded(x: Tensor, ends: Sequence[Sequence[int]], sign: int = 1) -> Tensor:
-    """Pad the last dimensions with zeros, by a pair of numbers for each; crop where they are below 0."""
+    """Pad the last dimensions with zeros, by a pair of numbers for each; crop if they are below 0."""
     return F.pad(x, [sign * size for both in reversed(ends) for size in both])
 
 

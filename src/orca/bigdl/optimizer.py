@@ -263,7 +263,7 @@ def outline_of(net: Any) -> list[Any]:
 
 
 def one_method(optim_method: Any) -> Any:
-    """Return an optim method, SGD() where there is none; several are refused."""
+    """Return an optim method, SGD() for None; several are refused."""
     if isinstance(optim_method, dict):
         raise NotSupported(
             "an optim method for each layer is not supported: pass one, and freeze the layers that shall not be trained."

@@ -54,7 +54,7 @@ class Cell(Weights):
 
 
 def _remember(cell: Any, gates: Tensor, memory: Tensor, dim: int) -> State:
-    """Return output and memory of an LSTM with its gates in this order; they see the memory where there is a `peep`."""
+    """Return output and memory of an LSTM with its gates in this order; with a `peep` they see the memory."""
     enter, value, forget, leave = gates.chunk(4, dim)
     first, second, third = (0, 0, 0) if cell.peep is None else cell.peep.unbind(0)
     rest = cell.gate(forget + second * memory) * memory

@@ -275,7 +275,7 @@ def is_distributed(path: str) -> bool:
 
 
 def get_local_file(a_path: str) -> str:
-    """Return the path of a file on this machine: of a copy, where it is on another filesystem."""
+    """Return the path of a file on this machine: of a copy, if it is on another filesystem."""
     if not is_distributed(a_path):
         return a_path.removeprefix("file://")
     place = os.path.join(tempfile.mkdtemp(prefix="orca"), os.path.basename(a_path))

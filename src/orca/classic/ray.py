@@ -66,7 +66,7 @@ class RayHandles:
 
     @property
     def remote_workers(self) -> list[WorkerHandle]:
-        """Return a handle for each worker; there is no such attribute where the engine is not Ray's."""
+        """Return a handle for each worker; an AttributeError on another engine than Ray's."""
         engine = self.engine
         if engine.name != "ray":
             raise AttributeError(f"remote_workers are Ray's, and this Estimator runs on the engine {engine.name!r}.")

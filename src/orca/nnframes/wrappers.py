@@ -146,7 +146,7 @@ class TorchLoss(Criterion):
 
 
 class OwnLoss(nn.Module):
-    """A loss of the user's own, called with (input, label): each is a tensor, or a list where the model has several."""
+    """A loss of the user's own, called with (input, label): each is a tensor, or a list if the model has several."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ class Ramp(Scheduler):
     total: int
 
     def rate(self, base: float, step: int, epoch: int, memory: Memory) -> float:
-        """Return the ramp; the base where there is no total."""
+        """Return the ramp; the base without a total."""
         if self.total <= 0:
             return base
         share = step / self.total
@@ -176,7 +176,7 @@ class Plateau(Scheduler):
         return float(memory.get("rate", base))
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
-        """Reduce the rate where the number has not improved for longer than the patience."""
+        """Reduce the rate if the number has not improved for longer than the patience."""
         name = "Loss" if self.monitor.lower() == "loss" else "score"
         if name not in numbers:
             raise ArgumentError(

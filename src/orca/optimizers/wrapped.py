@@ -164,7 +164,7 @@ class TorchOptim(OptimMethod):
         return super().settings(group) if self.decay else {}
 
     def _made(self, parameters: list[Any]) -> torch.optim.Optimizer:
-        """Return a copy of the optimizer: with its own parameters where they are among these, else with these."""
+        """Return a copy of the optimizer: with its own parameters if they are among these, else with these."""
         import torch
 
         optimizer = copy.copy(self.optimizer)

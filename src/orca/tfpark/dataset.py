@@ -116,7 +116,7 @@ class TFDataset:
 
     @property
     def label_tensors(self) -> Any:
-        """Return the placeholders of the labels; None where there are none."""
+        """Return the placeholders of the labels; None if there are none."""
         return self.tensors[1] if len(self.tensors) > 1 else None
 
     @property
@@ -140,7 +140,7 @@ class TFDataset:
         return self._labelled(self.data, verb)
 
     def validation_for(self) -> Any:
-        """Return the data of validations, None where there is none."""
+        """Return the data of validations, None if there is none."""
         return None if self.validation is None else self._labelled(self.validation, "fit")
 
     def filled(self) -> TFDataset:
@@ -179,7 +179,7 @@ class TFDataset:
         return self.data_for("predict")
 
     def get_validation_data(self) -> Any:
-        """Return the data of validations, None where there is none."""
+        """Return the data of validations, None if there is none."""
         verb = "fit" if self.labelled else "predict"
         return None if self.validation is None else self._labelled(self.validation, verb)
 

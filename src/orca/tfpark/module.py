@@ -38,7 +38,7 @@ class GraphModule(nn.Module):
         return f"{', '.join(self.inputs)} -> {', '.join(self.outputs)}"
 
     def forward(self, *inputs: Any) -> Any:
-        """Return the output for one tensor or several; a list where the graph has several outputs.
+        """Return the output for one tensor or several; a list if the graph has several outputs.
 
         Raises:
             ArgumentError: The graph has another number of inputs.
@@ -76,7 +76,7 @@ class _Session:
         return self._torch(self.session.run(self.outputs, self._feed(tensors)))
 
     def gradients(self, tensors: tuple[Any, ...], outer: tuple[Any, ...]) -> list[Any]:
-        """Return the gradient of each input; None where the graph has none."""
+        """Return the gradient of each input; None if the graph has none."""
         tf = tensorflow().compat.v1
         if self._gradients is None:
             with self.graph.as_default():

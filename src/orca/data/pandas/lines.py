@@ -270,7 +270,7 @@ class CsvPlan:
 
 
 def labels_of(header: Iterable[str]) -> list[Any]:
-    """Return the names that pandas gives to the columns of a header, where some are equal or empty.
+    """Return the names that pandas gives to the columns of a header, of which some may be equal or empty.
 
     Example:
         >>> labels_of(["a", "", "a"])

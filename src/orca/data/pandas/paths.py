@@ -58,7 +58,7 @@ def files_at(paths: Iterable[str]) -> list[DataFile]:
 
 
 def dealt(files: list[DataFile], tasks: int) -> list[list[DataFile]]:
-    """Return the files in groups of about equal size, in their order: one for each task, more where files are large.
+    """Return the files in groups of about equal size, in their order: one for each task, more if files are large.
 
     Example:
         >>> files = [DataFile("a", 5), DataFile("b", 1), DataFile("c", 4)]
