@@ -501,8 +501,8 @@ class BlockCheck:
         if self.encoding and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             if pc.any(pc.match_substring(column, _NO_TEXT)).as_py():
                 raise DataError(
-                    f"column {label!r} holds bytes that are not {self.encoding}. Pass the files' encoding, such as "
-                    "encoding='latin-1'; encoding_errors='replace' keeps such text with marks in it."
+                    f"column {label!r} holds bytes that are not {self.encoding}. Pass encoding='latin-1', or the "
+                    "files' own encoding; encoding_errors='replace' keeps such text with marks in it."
                 )
         if number not in self.types:
             return column
