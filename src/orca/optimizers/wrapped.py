@@ -97,7 +97,7 @@ class TorchOptim(OptimMethod):
         """
         if decay and self.torch_scheduler is not None:
             raise ArgumentError(
-                "a TorchOptim with a scheduler cannot also decay the learning rate. Leave one of them out."
+                "a TorchOptim with a scheduler cannot decay the learning rate as well. Leave one of them out."
             )
         method = replace(self, decay=self.decay if decay is None else decay)
         if rate is None:
