@@ -588,13 +588,15 @@ keras_rows(KERAS2, {
         padding, "tf", 1), "The mean of some steps of (time, features)."),
     "Dropout": (lambda shape, rate: _of("Dropout", rate), "Zeros in place of some numbers in training."),
     "Softmax": (lambda shape, axis=-1: nn.Softmax(axis), "Softmax over a dimension."),
+    "Cropping1D": (lambda x, cropping=(1, 1): _edged(x, cropping, 1, "tf", -1),
+        "(time, features) without some steps at its ends."),
     "LocallyConnected1D": (signed("filters", "kernel_size", strides=1, padding="valid", activation=None, **WB2,
         use_bias=True), _local1d, "A convolution over time with weights of its own at each step."),
     **{name: (signed(), partial(_merge, mode=mode), f"Several inputs as one: their {name.lower()}.")
         for name, mode in {"Maximum": "max", "Minimum": "min", "Average": "ave"}.items()},
 })  # fmt: skip
-for _name in ("Activation", "Cropping1D", "Flatten", "GlobalAveragePooling1D", "GlobalMaxPooling1D",
-              "GlobalAveragePooling2D", "GlobalMaxPooling2D", "GlobalAveragePooling3D"):  # fmt: skip
+for _name in ("Activation", "Flatten", "GlobalAveragePooling1D", "GlobalMaxPooling1D", "GlobalAveragePooling2D",
+              "GlobalMaxPooling2D", "GlobalAveragePooling3D"):  # fmt: skip
     KERAS2[_name] = KERAS[_name]
 
 
