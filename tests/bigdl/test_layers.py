@@ -563,7 +563,7 @@ def test_stopped_layers_are_saved_under_their_newest_names_and_inner_ones_refuse
     start, inner = L.Input(), L.Linear(2, 2).set_name("inner")
     outer = L.Sequential().add(inner).set_name("outer")
     model = Model([start], [outer(start)])
-    with pytest.raises(ArgumentError, match="inner.* lies within another layer"):
+    with pytest.raises(ArgumentError, match="inner.* is inside another layer"):
         model.stop_gradient(["inner"])
     model.stop_gradient(["outer"])
     outer.set_name("renamed")

@@ -110,7 +110,7 @@ def test_wrong_records_are_refused_in_words(spark: Any) -> None:
         TFDataset.from_rdd([X], features=FLOATS)
     with pytest.raises(ArgumentError, match="val_rdd must be an RDD of Spark; got ndarray"):
         TFDataset.from_rdd(context.emptyRDD(), features=FLOATS, val_rdd=X)
-    with pytest.raises(ArgumentError, match="from_rdd must know what records are"):
+    with pytest.raises(ArgumentError, match="from_rdd needs the type of records"):
         TFDataset.from_rdd(context.emptyRDD())
     empty = TFDataset.from_rdd(context.emptyRDD(), features=FLOATS, labels=LABEL, batch_size=4)
     with tf.Graph().as_default():

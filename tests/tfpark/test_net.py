@@ -117,7 +117,7 @@ def test_a_net_is_read_from_files(tmp_path: Path) -> None:
     file.write_bytes(made.definition)
     read = TFNet(str(file), ["x:0"], ["Tanh:0"], **LOCAL)
     np.testing.assert_allclose(read.predict(X, distributed=False), TRUTH, atol=1e-6)
-    with pytest.raises(ArgumentError, match="does not tell its inputs and outputs"):
+    with pytest.raises(ArgumentError, match="does not name its inputs and outputs"):
         TFNet(str(file))
     with pytest.raises(ArgumentError, match="the graph has no such tensor"):
         TFNet(str(file), ["x:0"], ["y:0"])

@@ -1,8 +1,8 @@
-"""Criterion: BigDL's losses as rows. Owns what each computes, labels that count from 1, and what a loss is a mean over.
+"""Criterion: BigDL's losses as rows of a table. Owns their formulas, labels that count from 1, and their reductions.
 
-A row is, under its name, a function of `x` (the output), `target` and its arguments, and what it is. `to_torch()` is
-the loss as torch knows losses; `reduction` tells the torch learner what it is over the rows of all ranks: "mean",
-"sum", or what each row counts.
+A row is a name, a function of `x` (the output), `target` and its arguments, and a docstring. `to_torch()` returns the
+loss as torch calls losses; `reduction` tells the torch learner how to reduce it over the rows of all ranks: "mean",
+"sum", or a function that returns the weight of each row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orca.bigdl.layer import (
 from orca.errors import ArgumentError, DataError
 
 CRITERIONS: dict[str, type[Criterion]] = {}
-PADDING = -1  # a class that counts nothing
+PADDING = -1  # a label that is ignored
 
 
 class CriterionModule(nn.Module):
@@ -54,16 +54,16 @@ class CriterionModule(nn.Module):
         self.arguments = {key: value for key, value in arguments.items() if key != "weights" and key not in parts}
         self.inner, self.shares = nn.ModuleList(), list[float]()  # of criterions that hold several
 
-    def forward(self, *given: Any) -> Tensor:
-        """Return the loss; halves of the arguments are outputs and targets where there are several."""
-        half = self.outputs(len(given))
+    def forward(self, *tensors: Any) -> Tensor:
+        """Return the loss of outputs, then targets; one of each, or several."""
+        half = self.outputs(len(tensors))
         x, target = (
-            values[0] if len(values) == 1 else list(values) for values in (given[:half], given[half:] or (None,))
+            values[0] if len(values) == 1 else list(values) for values in (tensors[:half], tensors[half:] or (None,))
         )
         return self.loss(x, target)
 
     def outputs(self, count: int) -> int:
-        """Return how many of as many outputs and targets are outputs."""
+        """Return how many of `count` outputs and targets are outputs."""
         name = self.kind.__name__
         if count < 3 or name in ONES:  # a table is a list then
             return 1
@@ -71,33 +71,33 @@ class CriterionModule(nn.Module):
             return 2
         if name == "ParallelCriterion":
             return count - 1 if self.arguments["repeat_target"] else count // 2
-        held = [*self.inner, *self.parts.values()]
-        wanted = {part.outputs(count) for part in held if isinstance(part, CriterionModule)}
-        return wanted.pop() if len(wanted) == 1 else count // 2
+        criterions = [*self.inner, *self.parts.values()]
+        counts = {part.outputs(count) for part in criterions if isinstance(part, CriterionModule)}
+        return counts.pop() if len(counts) == 1 else count // 2
 
     def loss(self, x: Any, target: Any) -> Tensor:
         """Return the loss of an output (a list of several) and a target."""
         row = self.kind.row
-        known, more = inspect.signature(row).parameters, dict[str, Any]()
-        if "weights" in known:
+        parameters, more = inspect.signature(row).parameters, dict[str, Any]()
+        if "weights" in parameters:
             more["weights"] = self.weights
-        if "inner" in known:
+        if "inner" in parameters:
             more["inner"] = list(zip(self.inner, self.shares, strict=True))
         try:
             loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
         except UNFIT as error:
-            given = f"outputs of shape {shapes_of(x)} and targets of shape {shapes_of(target)}"
-            refusal = refused_input(error, self.kind.__name__, given, x, target)
+            description = f"outputs of shape {shapes_of(x)} and targets of shape {shapes_of(target)}"
+            refusal = refused_input(error, self.kind.__name__, description, x, target)
             if refusal is None:
                 raise
             raise refusal from error
         return loss
 
     def counts(self, target: Tensor, *_: Any) -> Tensor:
-        """Return what each row counts in a mean: the weights of its classes, nothing for padding."""
-        given = target.reshape(len(target), -1)
+        """Return the weight of each row in a mean: the weights of its classes, 0 for padding."""
+        cells = target.reshape(len(target), -1)
         padding = self.arguments.get("padding_value", self.arguments.get("ignore_label"))
-        labels, valid = given.long(), given != (PADDING if padding is None else padding)
+        labels, valid = cells.long(), cells != (PADDING if padding is None else padding)
         inner = dict(self.parts.items()).get("criterion")
         if isinstance(inner, CriterionModule) and inner.kind.counted:
             return (inner.counts(labels.reshape(-1)).reshape(labels.shape) * valid).sum(1)
@@ -114,21 +114,22 @@ ONES = {"SmoothL1CriterionWithWeights"}  # of one output and several targets
 
 def rows(table: Mapping[str, tuple[Callable[..., Any], str]], one_based: bool = False, reduction: str | None = "",
          counts: bool = False, holds: bool = False, home: dict[str, type[Criterion]] = CRITERIONS) -> None:  # fmt: skip
-    """Make a Criterion class of each row, in the table `home`: name -> (function, what it is).
+    """Make a Criterion class of each row, in the table `home`: name -> (function, docstring).
 
-    one_based: labels are classes that count from 1. reduction: "mean" or "sum" over rows, whatever the arguments; None
-    to be found out; "" where size_average says. counts: a mean is one over labels. holds: `add` puts criterions in.
+    one_based: labels are classes that count from 1. reduction: "mean" or "sum" over rows for any arguments; None to be
+    detected; "" to follow size_average. counts: a mean is one over labels. holds: `add` puts criterions in.
     """
     for name, (row, words) in table.items():
         own = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
         signature = inspect.Signature([p for p in own if p.name not in ("x", "target", "inner")])
         scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "one_based": one_based,
-                 "said": reduction, "counted": counts, "signature": signature, "__signature__": signature}  # fmt: skip
+                 "fixed_reduction": reduction, "counted": counts, "signature": signature,
+                 "__signature__": signature}  # fmt: skip
         home[name] = type(name, (_Several if holds else Criterion,), scope)
 
 
 class Criterion:
-    """A loss of BigDL, which `to_torch()` hands over as a torch module.
+    """A loss of BigDL, which `to_torch()` returns as a torch module.
 
     Example:
         >>> import numpy as np
@@ -140,7 +141,7 @@ class Criterion:
     signature: ClassVar[inspect.Signature] = inspect.Signature()
     row: ClassVar[Callable[..., Tensor]]
     one_based: bool = False  # whether labels are classes that count from 1
-    said: ClassVar[str | None] = ""
+    fixed_reduction: ClassVar[str | None] = ""
     counted: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -153,9 +154,9 @@ class Criterion:
     @classmethod
     def of(cls, loss: Callable[..., Any]) -> Criterion:
         """Return the Criterion of a torch loss or a function of output and target."""
-        made = Criterion.__new__(Criterion)
-        made.arguments, made.module = {}, loss  # type: ignore[assignment]
-        return made
+        criterion = Criterion.__new__(Criterion)
+        criterion.arguments, criterion.module = {}, loss  # type: ignore[assignment]
+        return criterion
 
     def to_torch(self) -> Any:
         """Return the loss as torch calls losses."""
@@ -163,12 +164,12 @@ class Criterion:
 
     @property
     def reduction(self) -> Any:
-        """What the loss is over rows: "mean", "sum", or a function that returns what each row counts."""
-        if not isinstance(self.module, CriterionModule) or type(self).said is None:
+        """The reduction over rows: "mean", "sum", or a function that returns the weight of each row."""
+        if not isinstance(self.module, CriterionModule) or type(self).fixed_reduction is None:
             return None
-        if self.said:
-            return self.said
-        if (mode := self.arguments.get("normalize_mode")) is not None:  # what a sum is divided by
+        if self.fixed_reduction:
+            return self.fixed_reduction
+        if (mode := self.arguments.get("normalize_mode")) is not None:  # the divisor of a sum
             return {"VALID": self.module.counts, "NONE": "sum"}.get(mode, "mean")
         inner = [value for value in self.arguments.values() if isinstance(value, Criterion)]
         if inner and not self.counted:
@@ -184,15 +185,15 @@ class Criterion:
 
     def backward(self, input: Any, target: Any = None) -> Any:
         """Return the gradient of the loss by the input."""
-        given = _tensors(input)
-        leaves = [leaf.requires_grad_() for leaf in _leaves(given)]
-        return _arrays(_like(given, torch.autograd.grad(self._loss(given, target), leaves, allow_unused=True)))
+        inputs = _tensors(input)
+        leaves = [leaf.requires_grad_() for leaf in _leaves(inputs)]
+        return _arrays(_like(inputs, torch.autograd.grad(self._loss(inputs, target), leaves, allow_unused=True)))
 
-    def _loss(self, given: Any, target: Any) -> Tensor:
-        wanted = None if target is None else _tensors(target)
+    def _loss(self, inputs: Any, target: Any) -> Tensor:
+        truth = None if target is None else _tensors(target)
         if not isinstance(self.module, CriterionModule):
-            return self.module(given, wanted)
-        return self.module.loss(given, wanted)
+            return self.module(inputs, truth)
+        return self.module.loss(inputs, truth)
 
 
 class _Several(Criterion):
@@ -209,32 +210,32 @@ class _Several(Criterion):
 
     @property
     def reduction(self) -> Any:
-        """What all are over rows: the same word, or what each row counts in all of them."""
-        held = self.__dict__.get("held", [])
-        kinds = [each.reduction for each in held]
+        """The reduction of all criterions: the same word, or a function of the weight of each row in all of them."""
+        criterions = self.__dict__.get("held", [])
+        kinds = [each.reduction for each in criterions]
         if len(set(kinds)) == 1 and isinstance(kinds[0], str):
             return kinds[0]
-        if not held or None in kinds or "sum" in kinds:
+        if not criterions or None in kinds or "sum" in kinds:
             return None
-        weights = {None if each.module.weights is None else tuple(each.module.weights.tolist()) for each in held}
+        weights = {None if each.module.weights is None else tuple(each.module.weights.tolist()) for each in criterions}
         apart = self.arguments.get("repeat_target") is False  # each has a target of its own
         return partial(_agreed, type(self).__name__, kinds, apart) if len(weights) == 1 else None
 
 
 def _agreed(name: str, kinds: list[Any], apart: bool, *targets: Any) -> Tensor:
-    """Return how many labels of each row count, where that is the same share to all criterions.
+    """Return how many labels of each row count, where all criterions agree on their share.
 
     Args:
-        name: What holds the criterions.
-        kinds: What each of them is over rows: "mean", or what each row counts.
+        name: The criterion that holds the others.
+        kinds: The reductions of the others: "mean", or functions of the weight of each row.
         apart: Whether each has a target of its own; else it has all of them.
         targets: The targets.
 
     Raises:
-        DataError: It is not the same, and there are several workers.
+        DataError: They do not agree, and there are several workers.
     """
-    given = tuple(targets[0]) if isinstance(targets[0], list | tuple) else targets
-    every = [(target,) for target in given] if apart else [given] * len(kinds)
+    tensors = tuple(targets[0]) if isinstance(targets[0], list | tuple) else targets
+    every = [(target,) for target in tensors] if apart else [tensors] * len(kinds)
     sizes = [math.prod(first.shape[1:]) for first, *_ in every]
     shares = [
         kind(*own).double() / size if callable(kind) else torch.ones(len(own[0]), dtype=torch.float64)
@@ -252,27 +253,27 @@ def _agreed(name: str, kinds: list[Any], apart: bool, *targets: Any) -> Tensor:
 
 
 def _beside(x: Tensor, target: Any) -> Tensor:
-    """Return the target in the shape of the output; refuse one of another number of values: nothing broadcasts."""
+    """Return the target in the shape of the output; refuse another number of values instead of broadcasting."""
     if target is None or target.numel() != x.numel():
         raise DataError("targets must have the shape of the outputs")
     return target.reshape(x.shape).to(x.dtype)
 
 
 def _classes(x: Tensor, target: Any, first: int = 1, padding: int | None = PADDING) -> tuple[Tensor, Tensor]:
-    """Return rows of class scores, and their classes as torch counts them; that of padding, if any, counts nothing."""
+    """Return rows of class scores, and their classes as torch counts them; padding becomes -100, which is ignored."""
     scores = x.unsqueeze(0) if x.dim() == 1 else x.movedim(1, -1).flatten(0, -2) if x.dim() > 2 else x
-    given = target.reshape(-1)
-    if len(given) != len(scores):
-        raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(given)}.")
-    labels, count = given.long() - first, scores.shape[1]
-    kept = torch.ones_like(given, dtype=torch.bool) if padding is None else given != padding
-    wrong = kept & ((labels < 0) | (labels >= count) | (labels + first != given))
+    values = target.reshape(-1)
+    if len(values) != len(scores):
+        raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(values)}.")
+    labels, count = values.long() - first, scores.shape[1]
+    valid = torch.ones_like(values, dtype=torch.bool) if padding is None else values != padding
+    wrong = valid & ((labels < 0) | (labels >= count) | (labels + first != values))
     if bool(wrong.any()):
         raise DataError(
-            f"labels are classes that count from {first}: {first} to {count - 1 + first}; got {given[wrong][0]:g}. "
+            f"labels are classes that count from {first}: {first} to {count - 1 + first}; got {values[wrong][0]:g}. "
             + ("Add 1 to labels that count from 0." if first else "Take 1 off labels that count from 1.")
         )
-    return scores, torch.where(kept, labels, -100)
+    return scores, torch.where(valid, labels, -100)
 
 
 def _over(values: Tensor, size_average: bool) -> Tensor:
@@ -284,13 +285,13 @@ def _word(size_average: bool) -> str:
 
 
 def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_average: bool, *first: int) -> Tensor:
-    """Return the negative log likelihood of classes; the mean over labels that count nothing is 0."""
+    """Return the negative log likelihood of classes; the mean of a batch of padding alone is 0."""
     scores, labels = _classes(logs, target, *first)
     total = F.nll_loss(scores, labels, weights, reduction="sum")
     if not size_average:
         return total
-    kept = labels >= 0
-    mass = kept.sum() if weights is None else (weights.to(scores)[labels.clamp(min=0)] * kept).sum()
+    valid = labels >= 0
+    mass = valid.sum() if weights is None else (weights.to(scores)[labels.clamp(min=0)] * valid).sum()
     return total / torch.where(mass == 0, torch.ones_like(mass), mass)
 
 
@@ -329,7 +330,7 @@ def _simplex(count: int) -> Tensor:
 rows({
     "ClassNLLCriterion": (lambda x, target, weights=None, size_average=True, logProbAsInput=True: likelihood(
         x if logProbAsInput else x.clamp(min=1e-8).log(), target, weights, size_average),
-        "Minus the log likelihood of the right class: outputs are logarithms, labels count from 1, -1 counts nothing."),
+        "Minus the log likelihood of the right class: outputs are logarithms, labels count from 1, -1 is ignored."),
     "CrossEntropyCriterion": (lambda x, target, weights=None, size_average=True: likelihood(F.log_softmax(x, 0 if x.dim(
         ) == 1 else 1), target, weights, size_average), "LogSoftMax and ClassNLLCriterion in one."),
 }, one_based=True, counts=True)  # fmt: skip
@@ -340,7 +341,7 @@ rows({
         "By how much several right classes are not ahead; labels count from 1, a 0 ends them."),
 }, one_based=True)  # fmt: skip
 rows({"SoftmaxWithCriterion": (_softmax_with,
-    "Softmax and the negative log likelihood at every place; normalize_mode says what the sum is divided by.")},
+    "Softmax and the negative log likelihood at every place; normalize_mode chooses the divisor of the sum.")},
      one_based=True)  # fmt: skip
 rows({"ClassSimplexCriterion": (_corner_distance,
     "The squared distance to the corner of the right class: all corners are equally far from each other.")},
@@ -355,8 +356,8 @@ def _margin(x: Tensor, target: Any, margin: float = 1.0, size_average: bool = Tr
 
 
 def _binary(x: Tensor, target: Any, weights: Any = None, size_average: bool = True) -> Tensor:
-    wanted, least = _beside(x, target), 1e-12
-    each = -(wanted * (x + least).log() + (1 - wanted) * (1 - x + least).log())
+    truth, least = _beside(x, target), 1e-12
+    each = -(truth * (x + least).log() + (1 - truth) * (1 - x + least).log())
     return _over(each if weights is None else each * weights, size_average)
 
 
@@ -367,23 +368,23 @@ def _dice(x: Tensor, target: Any, size_average: bool = True, epsilon: float = 1.
 
 def _weighted_smooth(x: Tensor, target: Any, sigma: float, num: int = 0) -> Tensor:
     ones = torch.ones_like(x)
-    wanted, inside, outside = target if isinstance(target, list | tuple) else (target, ones, ones)
-    each = F.smooth_l1_loss(x * inside, _beside(x, wanted) * inside, reduction="none", beta=1 / sigma**2)
+    truth, inside, outside = target if isinstance(target, list | tuple) else (target, ones, ones)
+    each = F.smooth_l1_loss(x * inside, _beside(x, truth) * inside, reduction="none", beta=1 / sigma**2)
     return (outside * each).sum() / (num or 1)
 
 
 def _divergence(x: Tensor, target: Any) -> Tensor:
-    chance, wanted = x.clamp(1e-7, 1), _beside(x, target).clamp(1e-7, 1)
-    return (wanted * (wanted / chance).log()).sum(-1).mean()
+    chance, truth = x.clamp(1e-7, 1), _beside(x, target).clamp(1e-7, 1)
+    return (truth * (truth / chance).log()).sum(-1).mean()
 
 
 def _percentage(x: Tensor, target: Any) -> Tensor:
-    wanted = _beside(x, target)
-    return ((wanted - x).abs() / wanted.abs().clamp(min=1e-7)).mean() * 100
+    truth = _beside(x, target)
+    return ((truth - x).abs() / truth.abs().clamp(min=1e-7)).mean() * 100
 
 
 def _by_rows(total: Tensor, x: Tensor, size_average: bool) -> Tensor:
-    """Return a sum, or what a row has of it."""
+    """Return a sum, or its mean over the rows."""
     return total / (1 if x.dim() == 1 or not size_average else len(x))
 
 
@@ -413,7 +414,7 @@ rows({
     "MarginCriterion": (_margin, "By how much x is not on the side of its truth, -1 or 1, by a margin."),
     "HingeEmbeddingCriterion": (lambda x, target, margin=1.0, size_average=True: F.hinge_embedding_loss(x, _beside(x,
         target), margin, reduction=_word(size_average)),
-        "Distances of what is alike (1), and how far others (-1) are within a margin."),
+        "Distances of similar pairs (1), and how far other pairs (-1) are within a margin."),
     "DistKLDivCriterion": (lambda x, target, size_average=True: F.kl_div(x, _beside(x, target), reduction="sum") / (
         x.numel() if size_average else 1), "How far logarithms of probabilities are from probabilities."),
     "CosineDistanceCriterion": (lambda x, target, size_average=True: _over(1 - F.cosine_similarity(x, _beside(x,
@@ -463,8 +464,8 @@ def _ranking(x: Any, target: Any, margin: float = 1.0, size_average: bool = True
 
 def _gaussian(x: Any, target: Any) -> Tensor:
     mean, variance = _two(x)
-    wanted = _beside(mean, _first(target))
-    return (0.5 * (math.log(2 * math.pi) + variance) + (wanted - mean).square() / (2 * variance.exp())).sum()
+    truth = _beside(mean, _first(target))
+    return (0.5 * (math.log(2 * math.pi) + variance) + (truth - mean).square() / (2 * variance.exp())).sum()
 
 
 def _from_normal(x: Any, target: Any = None, size_average: bool = True) -> Tensor:
@@ -477,7 +478,7 @@ def _in_parallel(x: Any, target: Any, repeat_target: bool = False, inner: Any = 
     if not len(inner) == len(outputs) == len(targets):
         raise DataError(f"{len(inner)} criterions take as many outputs and targets")
     parts = zip(inner, outputs, targets, strict=True)
-    return sum(share * part(one, wanted) for (part, share), one, wanted in parts)
+    return sum(share * part(output, truth) for (part, share), output, truth in parts)
 
 
 def _over_time(x: Tensor, target: Tensor, criterion: Any, size_average: bool = False, dimension: int = 2) -> Any:
@@ -489,14 +490,14 @@ def _over_time(x: Tensor, target: Tensor, criterion: Any, size_average: bool = F
 
 
 def _masked(x: Tensor, target: Tensor, criterion: Any, padding_value: int = 0) -> Any:
-    kept = torch.ne(target, padding_value).reshape(-1)
-    return criterion(x.flatten(0, 1)[kept], target.flatten(0, 1)[kept]) if bool(kept.any()) else (x * 0).sum()
+    valid = torch.ne(target, padding_value).reshape(-1)
+    return criterion(x.flatten(0, 1)[valid], target.flatten(0, 1)[valid]) if bool(valid.any()) else (x * 0).sum()
 
 
 def _transformed(x: Any, target: Any, criterion: Any, input_transformer: Any = None,
                  target_transformer: Any = None) -> Any:  # fmt: skip
-    made = x if input_transformer is None else input_transformer(x)
-    return criterion(made, target if target_transformer is None else target_transformer(target).detach())
+    output = x if input_transformer is None else input_transformer(x)
+    return criterion(output, target if target_transformer is None else target_transformer(target).detach())
 
 
 rows({
@@ -504,10 +505,10 @@ rows({
     "MarginRankingCriterion": (_ranking,
         "By how much the first output is not above (1) or below (-1) the second by a margin."),
     "KLDCriterion": (_from_normal,
-        "How far the normal distribution of a table (mean, logarithm of the variance) is from that of 0 and 1."),
+        "The divergence of the normal distribution of a table (mean, logarithm of the variance) from N(0, 1)."),
     "TimeDistributedCriterion": (_over_time,
         "A criterion at every step of time, added up, or averaged with size_average."),
-    "TransformerCriterion": (_transformed, "A criterion of what layers make of output and target."),
+    "TransformerCriterion": (_transformed, "A criterion of output and target after layers have transformed them."),
 })  # fmt: skip
 rows({"L1HingeEmbeddingCriterion": (_hinge_embedding,
     "L1 distances between two outputs that are alike (1), and how far others (-1) are within a margin.")},
@@ -526,7 +527,7 @@ rows({
 
 
 def loss_of(loss: Any) -> tuple[Any, Any]:
-    """Return a loss as torch calls it, and what it is over rows (None to be found out)."""
+    """Return a loss as torch calls it, and its reduction over rows (None to be detected)."""
     if isinstance(loss, Criterion):
         return loss.to_torch(), loss.reduction
     if isinstance(loss, Layer) or not (callable(loss) or loss is None):

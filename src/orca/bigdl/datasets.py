@@ -39,7 +39,7 @@ def extract_labels(f: Any) -> np.ndarray[Any, Any]:
 def _numbers(f: Any, what: str, magic: int, dims: int) -> np.ndarray[Any, Any]:
     content: bytes = f.read()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    first, *shape = np.frombuffer(content, ">i4", 1 + dims).tolist()  # whole numbers, whose product has no end
+    first, *shape = np.frombuffer(content, ">i4", 1 + dims).tolist()  # Python's integers, which do not overflow
     if first != magic:
         raise DataError(f"no file of {what}: it begins with {first}, not with {magic}.")
     return np.frombuffer(content, np.uint8, math.prod(shape), offset=4 + 4 * dims).reshape(shape)
@@ -88,7 +88,7 @@ def get_id_ratings(data_dir: str) -> np.ndarray[Any, Any]:
 
 
 def maybe_download(filename: str, work_directory: str, source_url: str) -> str:
-    """Return the path of a file in a folder, downloaded from an address where it is missing."""
+    """Return the path of a file in a folder, downloaded from an address if it is missing."""
     from urllib.request import urlretrieve
 
     os.makedirs(work_directory, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Doors: BigDL's names by the module they are imported from, loaded on first use. Owns which there are and which not.
+"""Doors: BigDL's names by the module they are imported from, loaded on first use. Owns the lists of names.
 
 A shim has `from orca.bigdl.doors import LAYERS, layer as __getattr__` and `__all__ = LAYERS`. A name that is left out
-is a class that says, when it is called, what to use instead.
+is a class that raises an error with the alternative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orca.errors import NotSupported
 _DETECTION = (
     "torchvision has it: torchvision.ops and torchvision.models.detection; Layer.of(module) wraps a torch module"
 )
-_PENALTY = "what it adds to a gradient depends on how rows are dealt out: add the penalty to the loss (CustomLoss)"
+_PENALTY = "its gradient depends on how rows are distributed to workers: add the penalty to the loss (CustomLoss)"
 _JVM = "no layer lives in a JVM here: use the layer itself"
 LEFT_OUT_LAYERS = {
     "BinaryTreeLSTM": "its input is a tree: write it as a torch module, and wrap it with Layer.of",
@@ -51,7 +51,7 @@ LEFT_OUT_VISION = dict.fromkeys(
 
 
 def refused(name: str, words: str) -> type:
-    """Return the class of a name that is left out: it says what to use instead."""
+    """Return the class of a name that is left out: making one raises an error with the alternative."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         raise NotSupported(f"{name} is not supported: {words}.")
@@ -60,7 +60,7 @@ def refused(name: str, words: str) -> type:
 
 
 def refusal(name: str, words: str) -> Any:
-    """Return a method that says what to use instead of it."""
+    """Return a method that raises an error with the alternative."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotSupported(f"{name} is not supported: {words}.")
@@ -70,11 +70,11 @@ def refusal(name: str, words: str) -> Any:
 
 
 class Names(Sequence[str]):
-    """Names of some modules, which are loaded when one of them is asked for.
+    """Names of some modules, which are loaded on first use.
 
     Args:
-        homes: {module: names in it}; a name may be that of a table, whose keys are the names then.
-        left_out: {name: what to use instead}.
+        homes: {module: names in it}; the name of a table stands for all of its keys.
+        left_out: {name: alternative}.
     """
 
     def __init__(self, homes: Mapping[str, str], left_out: Mapping[str, str] | None = None) -> None:
@@ -82,7 +82,7 @@ class Names(Sequence[str]):
 
     @cached_property
     def things(self) -> dict[str, Any]:
-        """What there is under each name."""
+        """The objects by name."""
         things: dict[str, Any] = {name: refused(name, words) for name, words in self.left_out.items()}
         for module, names in self.homes.items():
             home = importlib.import_module(module)
@@ -92,7 +92,7 @@ class Names(Sequence[str]):
         return things
 
     def load(self, name: str) -> Any:
-        """Return what there is under a name: what a shim's `__getattr__` is."""
+        """Return the object of a name: the `__getattr__` of a shim."""
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self.things:

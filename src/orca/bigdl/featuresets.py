@@ -1,6 +1,6 @@
 """Featuresets: images, texts and other data that BigDL's programs hold. Owns sets here and in RDDs, with one set of verbs.
 
-A set has `to_samples()`, an RDD or a list of Samples, and so may stand wherever data does.
+A set has `to_samples()`, which returns an RDD or a list of Samples: it can be passed in place of data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _mapped(rows: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _labelled(kind: Callable[..., Any], values: Any, labels: Any) -> Any:
-    """Return rows of values and, where there are labels, of these: a list, or an RDD of RDDs."""
+    """Return rows of values and labels (None for no labels): a list of lists, or an RDD of RDDs."""
     if _is_rdd(values):
         pairs = values.map(lambda value: (value, None)) if labels is None else values.zip(labels)
     else:
@@ -49,16 +49,16 @@ def _labelled(kind: Callable[..., Any], values: Any, labels: Any) -> Any:
     return _mapped(pairs, lambda pair: kind(*pair))
 
 
-def _told(words: str, value: Callable[..., Any]) -> Any:
-    """Return a method of a set that tells a value of each row, and takes the arguments that this takes."""
+def _getter(words: str, value: Callable[..., Any]) -> Any:
+    """Return a method of a set that returns `value(row, ...)` of each row, with the arguments of `value`."""
     _, *own = inspect.signature(value).parameters.values()
 
-    def told(self: RowSet, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.Signature(own).bind(*args, **kwargs)
-        return _mapped(self.rows, lambda row: value(row, *given.args, **given.kwargs))
+    def get(self: RowSet, *args: Any, **kwargs: Any) -> Any:
+        binding = inspect.Signature(own).bind(*args, **kwargs)
+        return _mapped(self.rows, lambda row: value(row, *binding.args, **binding.kwargs))
 
-    told.__doc__ = words
-    return told
+    get.__doc__ = words
+    return get
 
 
 # Files.
@@ -67,9 +67,9 @@ def _told(words: str, value: Callable[..., Any]) -> Any:
 def _files(path: str, endings: Sequence[str] = ()) -> list[str]:
     """Return the files of a folder at any depth, of a pattern, or a file itself; hidden ones are left out."""
     fs, place = filesystem(path)
-    names = fs.find(place) if fs.isdir(place) else [place] if fs.exists(place) else fs.glob(place)
-    seen = [name for name in sorted(names) if not name_of(name).startswith((".", "_"))]
-    paths = [fs.unstrip_protocol(name) for name in seen if not endings or name.lower().endswith(tuple(endings))]
+    entries = fs.find(place) if fs.isdir(place) else [place] if fs.exists(place) else fs.glob(place)
+    names = [name for name in sorted(entries) if not name_of(name).startswith((".", "_"))]
+    paths = [fs.unstrip_protocol(name) for name in names if not endings or name.lower().endswith(tuple(endings))]
     if not paths:
         raise DataError(f"there are no files{f' that end in {endings}' if endings else ''} at {path}.")
     return paths
@@ -80,7 +80,7 @@ def _folder_of(path: str) -> str:
 
 
 def _classes(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
-    """Return the number of each folder's name; refuse files that lie beside the folders of classes."""
+    """Return the number of each folder's name; refuse files next to the folders of classes."""
     names = sorted(set(map(_folder_of, paths)))
     fs, place = filesystem(root)
     loose = [path for path in paths if fs.isdir(place) and os.path.dirname(filesystem(path)[1]) == place.rstrip("/")]
@@ -91,7 +91,7 @@ def _classes(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reading files as rows, also on workers, which are told where HDFS is."""
+    """A reader of files as rows, also on workers, which get the address of HDFS."""
 
     row: Callable[[bytes, int | None, str], Any]  # of the content, the label and the path
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -148,21 +148,21 @@ def _records(path: str, sc: Any, columns: Sequence[str]) -> Any:
 class RowSet:
     """Rows of one kind here (a list) or in an RDD, with the verbs that images and texts share.
 
-    What is `known` of all of them are the labels of images, or the numbers of words.
+    `index` maps the names of folders to labels, or words to their numbers.
     """
 
     kinds: ClassVar[tuple[type[RowSet], type[RowSet]]]  # the class of rows here, and of rows in an RDD
     _sample: ClassVar[Any]  # a function that returns the Sample of a row
 
-    def __init__(self, rows: Any, known: dict[str, int] | None = None) -> None:
-        self.rows, self.known = rows, known
+    def __init__(self, rows: Any, index: dict[str, int] | None = None) -> None:
+        self.rows, self.index = rows, index
 
     @classmethod
-    def of(cls, rows: Any, known: dict[str, int] | None = None) -> Self:
+    def of(cls, rows: Any, index: dict[str, int] | None = None) -> Self:
         """Return the set of rows, here or in an RDD."""
-        made: Any = object.__new__(cls.kinds[_is_rdd(rows)])
-        RowSet.__init__(made, rows, known)
-        return made  # type: ignore[no-any-return]
+        instance: Any = object.__new__(cls.kinds[_is_rdd(rows)])
+        RowSet.__init__(instance, rows, index)
+        return instance  # type: ignore[no-any-return]
 
     def is_local(self) -> bool:
         """Say whether the rows are here."""
@@ -173,49 +173,49 @@ class RowSet:
         return _is_rdd(self.rows)
 
     def transform(self, transformer: Preprocessing) -> Self:
-        """Return the rows after a preprocessing; those of this set stay as they are."""
-        return self.of(_mapped(self.rows, _Step(transformer)), self.known)
+        """Return the rows after a preprocessing; those of this set do not change."""
+        return self.of(_mapped(self.rows, _Step(transformer)), self.index)
 
     def random_split(self, weights: Sequence[float]) -> list[Self]:
-        """Return the rows dealt out by chance, in these shares."""
+        """Return the rows split at random, in these shares."""
         if self.is_distributed():
-            return [self.of(part, self.known) for part in self.rows.randomSplit(list(weights))]
+            return [self.of(part, self.index) for part in self.rows.randomSplit(list(weights))]
         places = random.choices(range(len(weights)), weights, k=len(self.rows))
         parts: list[list[Any]] = [[] for _ in weights]
         for place, row in zip(places, self.rows, strict=True):
             parts[place].append(row)
-        return [self.of(part, self.known) for part in parts]
+        return [self.of(part, self.index) for part in parts]
 
     def to_samples(self) -> Any:
         """Return the Samples of all rows, as a list or an RDD."""
         return _mapped(self.rows, self._sample)
 
     def predicted_by(self, net: Any, size: int = 32) -> Self:
-        """Return the rows with the predictions of a model, which sees so many at a time."""
+        """Return the rows with the predictions of a model, which gets `size` rows at a time."""
         from orca.bigdl.training import answered
 
-        return self.of(answered(net, self.rows, size, self._sample, partial(_with, "predict")), self.known)
+        return self.of(answered(net, self.rows, size, self._sample, partial(_with, "predict")), self.index)
 
 
 def _with(key: str, row: Row, value: Any) -> Row:
     """Return a copy of an image or a text with one more part."""
-    made: Any = copy.copy(row)
-    made.parts = {**made.parts, key: value}
-    return made  # type: ignore[no-any-return]
+    twin: Any = copy.copy(row)
+    twin.parts = {**twin.parts, key: value}
+    return twin  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A preprocessing of one row, which leaves the row as it was."""
+    """A preprocessing of a copy of one row."""
 
     step: Preprocessing
 
     def __call__(self, row: Any) -> Any:
-        copied = copy.copy(row)
+        twin = copy.copy(row)
         if hasattr(row, "parts"):
-            copied.parts = dict(row.parts)
-        (made,) = self.step.apply([copied])
-        return made
+            twin.parts = dict(row.parts)
+        (result,) = self.step.apply([twin])
+        return result
 
 
 # Images.
@@ -264,18 +264,18 @@ class ImageSet(RowSet):
 
     @property
     def label_map(self) -> dict[str, int] | None:
-        """The label of each folder's name, where `read` found them."""
-        return self.known
+        """The label of each folder's name, if `read` found labels."""
+        return self.index
 
-    get_image = _told(
+    get_image = _getter(
         "Return the images as arrays, (channels, height, width) unless to_chw is False.",
         lambda row, key="floats", to_chw=True: row.get_image(key, to_chw),
     )
-    get_label = _told("Return the labels.", ImageFeature.get_label)
-    get_predict = _told(
+    get_label = _getter("Return the labels.", ImageFeature.get_label)
+    get_predict = _getter(
         "Return (uri, prediction) of each image.", lambda row, key="predict": (row.get("uri"), row.get(key))
     )
-    get_uri = _told("Return where the images came from.", lambda row, key="uri": row.get(key))
+    get_uri = _getter("Return the URIs of the images.", lambda row, key="uri": row.get(key))
 
     def get_sample(self, key: str = "sample") -> Any:
         """Return the Samples that ImageSetToSample made, or those of tensors and labels."""
@@ -289,10 +289,10 @@ class ImageSet(RowSet):
 
     @staticmethod
     def _sample(row: ImageFeature) -> Sample:
-        made, label = row.get("sample"), row.get_label()
-        if isinstance(made, Sample):
-            return made
-        inputs, targets = made or ([row.tensor], [] if label is None else [label])  # as ImageSetToSample makes them
+        sample, label = row.get("sample"), row.get_label()
+        if isinstance(sample, Sample):
+            return sample
+        inputs, targets = sample or ([row.tensor], [] if label is None else [label])  # as ImageSetToSample makes them
         labels = Sample.from_ndarray(0, list(targets)).labels if targets else []
         return Sample(Sample.from_ndarray(list(inputs), 0).features, labels)
 
@@ -318,27 +318,27 @@ ImageSet.kinds = LocalImageSet, DistributedImageSet
 
 
 def _part(key: str, words: str, default: Any = None) -> Any:
-    """Return a method of a text that tells a part of it."""
+    """Return a method of a text that returns a part of it."""
 
-    def told(self: TextFeature) -> Any:
+    def get(self: TextFeature) -> Any:
         return self.parts.get(key, default)
 
-    told.__doc__ = words
-    return told
+    get.__doc__ = words
+    return get
 
 
 class TextFeature:
-    """A text with all that is known of it: its label, uri, tokens, indices and Sample."""
+    """A text with its parts: label, uri, tokens, indices and Sample."""
 
     def __init__(self, text: str | None = None, label: Any = None, uri: str | None = None, jvalue: Any = None) -> None:
-        given = {"text": text, "label": label, "uri": uri}
-        self.parts: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        values = {"text": text, "label": label, "uri": uri}
+        self.parts: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
 
     get_text = _part("text", "Return the text.")
     get_label = _part("label", "Return the label, -1 where there is none.", -1)
-    get_uri = _part("uri", "Return where the text came from.")
-    get_tokens = _part("tokens", "Return the words, once there was a Tokenizer.")
-    get_sample = _part("sample", "Return the Sample, once there was a TextFeatureToSample.")
+    get_uri = _part("uri", "Return the URI of the text.")
+    get_tokens = _part("tokens", "Return the words, after a Tokenizer.")
+    get_sample = _part("sample", "Return the Sample, after a TextFeatureToSample.")
 
     def has_label(self) -> bool:
         """Say whether there is a label."""
@@ -350,7 +350,7 @@ class TextFeature:
         return self
 
     def keys(self) -> list[str]:
-        """Return the keys of what is known."""
+        """Return the names of its parts."""
         return list(self.parts)
 
     def need(self, key: str, step: str) -> Any:
@@ -362,17 +362,17 @@ class TextFeature:
 
 @dataclass(frozen=True)
 class TextTransformer(Preprocessing):
-    """A step on texts, which makes a part of them of another one."""
+    """A step on texts, which computes one part of a text from another."""
 
     makes: ClassVar[str] = "text"
     needs: ClassVar[tuple[str, str]] = ("text", "TextSet.read")  # the part that it needs, and the step that makes it
 
     def apply(self, rows: Any) -> Any:
-        """Return what becomes of texts."""
+        """Return the texts with the new part."""
         return [self.transform(row) for row in rows]
 
     def transform(self, text_feature: TextFeature) -> TextFeature:
-        """Return what becomes of one text."""
+        """Return one text with the new part."""
         return _with(self.makes, text_feature, self._made(text_feature.need(*self.needs)))
 
     def _made(self, part: Any) -> Any:
@@ -380,7 +380,7 @@ class TextTransformer(Preprocessing):
 
 
 class Tokenizer(TextTransformer):
-    """A text as its words, which blanks part."""
+    """A text split into words at blanks."""
 
     makes, needs = "tokens", ("text", "TextSet.read")
 
@@ -389,7 +389,7 @@ class Tokenizer(TextTransformer):
 
 
 class Normalizer(TextTransformer):
-    """Words in small letters, without anything else; those without letters go."""
+    """Words in lower case, letters alone; words without letters are dropped."""
 
     makes, needs = "tokens", ("tokens", "tokenize()")
 
@@ -400,7 +400,7 @@ class Normalizer(TextTransformer):
 
 @dataclass(frozen=True)
 class WordIndexer(TextTransformer):
-    """Words as their numbers; words without one go."""
+    """Words as their numbers; words without one are dropped."""
 
     map: dict[str, int]
     makes, needs = "indices", ("tokens", "tokenize()")
@@ -411,7 +411,7 @@ class WordIndexer(TextTransformer):
 
 @dataclass(frozen=True)
 class SequenceShaper(TextTransformer):
-    """Numbers of one length: the first ("pre") or last ("post") go where there are more, an element fills up."""
+    """Sequences of one length: longer ones lose their first ("pre") or last ("post") numbers, shorter ones are padded."""
 
     len: int
     trunc_mode: str = "pre"
@@ -425,12 +425,12 @@ class SequenceShaper(TextTransformer):
             raise ArgumentError(f"the length of a sequence must be a positive whole number; got {self.len!r}.")
 
     def _made(self, part: list[int]) -> list[int]:
-        kept = part[-self.len :] if self.trunc_mode == "pre" else part[: self.len]
-        return kept + [self.pad_element] * (self.len - len(kept))
+        numbers = part[-self.len :] if self.trunc_mode == "pre" else part[: self.len]
+        return numbers + [self.pad_element] * (self.len - len(numbers))
 
 
 class TextFeatureToSample(TextTransformer):
-    """A text as a Sample of its numbers, and of its label where it has one."""
+    """A text as a Sample of its numbers, and of its label if it has one."""
 
     makes, needs = "sample", ("indices", "word2idx() and shape_sequence()")
 
@@ -464,31 +464,30 @@ class TextSet(RowSet):
 
     @classmethod
     def from_relation_pairs(cls, relations: Any, corpus1: TextSet, corpus2: TextSet) -> TextSet:
-        """Return Samples of (2, length): of each first text, one that goes with it above one that does not."""
+        """Return Samples of (2, length): for each first text, a related second text above an unrelated one."""
         return cls._related(relations, corpus1, corpus2, _pairs)
 
     @classmethod
     def from_relation_lists(cls, relations: Any, corpus1: TextSet, corpus2: TextSet) -> TextSet:
-        """Return a Sample of (count, length) of each first text, with all texts that it has relations with."""
+        """Return a Sample of (count, length) for each first text, with all second texts of its relations."""
         return cls._related(relations, corpus1, corpus2, lambda group: [group])
 
     @classmethod
     def _related(cls, relations: Any, corpus1: TextSet, corpus2: TextSet, cut: Callable[[Any], Any]) -> TextSet:
-        """Return the Samples of each first text with groups of the texts that it has relations with."""
         first, second = (_mapped(corpus.rows, _numbered) for corpus in (corpus1, corpus2))
         kinds = [_is_rdd(each) for each in (relations, first, second)]
         if len(set(kinds)) > 1:
             raise ArgumentError("relations and both corpora must be all here, or all in RDDs. Use to_local().")
         if kinds[0]:
-            named = relations.map(lambda each: (each.id2, each)).leftOuterJoin(second).map(_other)
-            groups = named.groupByKey().leftOuterJoin(first)
+            others = relations.map(lambda each: (each.id2, each)).leftOuterJoin(second).map(_other)
+            groups = others.groupByKey().leftOuterJoin(first)
             rows = groups.flatMap(lambda group: _related_rows(group[0], group[1][1], group[1][0], cut))
         else:
-            known, texts = dict(first), dict(second)
-            named = {}
+            first_texts, second_texts = dict(first), dict(second)
+            others = {}
             for each in relations:
-                named.setdefault(each.id1, []).append(_other((each.id2, (each, texts.get(each.id2))))[1])
-            rows = [row for id1, mine in named.items() for row in _related_rows(id1, known.get(id1), mine, cut)]
+                others.setdefault(each.id1, []).append(_other((each.id2, (each, second_texts.get(each.id2))))[1])
+            rows = [row for id1, mine in others.items() for row in _related_rows(id1, first_texts.get(id1), mine, cut)]
         return cls.of(rows)
 
     def to_distributed(self, sc: Any = None, partition_num: int = 4) -> TextSet:
@@ -497,29 +496,29 @@ class TextSet(RowSet):
             return self
         from pyspark import SparkContext
 
-        return self.of((sc or SparkContext.getOrCreate()).parallelize(self.rows, partition_num), self.known)
+        return self.of((sc or SparkContext.getOrCreate()).parallelize(self.rows, partition_num), self.index)
 
     def to_local(self) -> TextSet:
         """Return the texts here."""
-        return self.of(self.rows.collect() if self.is_distributed() else self.rows, self.known)
+        return self.of(self.rows.collect() if self.is_distributed() else self.rows, self.index)
 
     def tokenize(self) -> TextSet:
         """Return the texts with their words."""
         return self.transform(Tokenizer())
 
     def normalize(self) -> TextSet:
-        """Return the texts with words in small letters."""
+        """Return the texts with words in lower case."""
         return self.transform(Normalizer())
 
     def generate_word_index_map(self, remove_topN: int = 0, max_words_num: int = -1, min_freq: int = 1,
                                 existing_map: dict[str, int] | None = None) -> dict[str, int]:  # fmt: skip
-        """Return the number of each word, from 1 on, the most frequent first; `get_word_index` tells it from now on.
+        """Return the number of each word, from 1 on, the most frequent first; `get_word_index` returns it afterwards.
 
         Args:
             remove_topN: How many of the most frequent words to leave out.
             max_words_num: How many words at most; -1 for all.
-            min_freq: How often a word must be there.
-            existing_map: Numbers that words have already; new ones come behind.
+            min_freq: How often a word must occur.
+            existing_map: Numbers that words have already; new words follow.
         """
         words = _mapped(self.rows, lambda row: row.need("tokens", "tokenize()"))
         if _is_rdd(words):
@@ -527,27 +526,27 @@ class TextSet(RowSet):
         else:
             counts = Counter(word for some in words for word in some)
         order = sorted((word for word, count in counts.items() if count >= min_freq), key=lambda w: (-counts[w], w))
-        self.known = dict(existing_map or {})
-        new = [word for word in order[remove_topN:] if word not in self.known]
-        kept = new[: None if max_words_num < 0 else max_words_num]
-        self.known |= {word: number for number, word in enumerate(kept, max(self.known.values(), default=0) + 1)}
-        return self.known
+        self.index = dict(existing_map or {})
+        new = [word for word in order[remove_topN:] if word not in self.index]
+        limit = None if max_words_num < 0 else max_words_num
+        self.index |= {word: number for number, word in enumerate(new[:limit], max(self.index.values(), default=0) + 1)}
+        return self.index
 
     def word2idx(self, remove_topN: int = 0, max_words_num: int = -1, min_freq: int = 1,
                  existing_map: dict[str, int] | None = None) -> TextSet:  # fmt: skip
-        """Return the texts with the numbers of their words: those the set has, else of generate_word_index_map."""
-        known = self.known
-        if known is None or existing_map is not None:
-            known = self.of(self.rows).generate_word_index_map(remove_topN, max_words_num, min_freq, existing_map)
+        """Return the texts with the numbers of their words, by the set's word index or by a new one."""
+        index = self.index
+        if index is None or existing_map is not None:
+            index = self.of(self.rows).generate_word_index_map(remove_topN, max_words_num, min_freq, existing_map)
         elif (remove_topN, max_words_num, min_freq) != (0, -1, 1):
             raise ArgumentError(
-                "these texts have a word index already, and word2idx would not heed remove_topN, max_words_num and "
-                "min_freq. Leave them out, or begin with texts that have none."
+                "these texts have a word index already, and word2idx would ignore remove_topN, max_words_num and "
+                "min_freq. Leave them out, or start with texts without an index."
             )
-        return self.transform(WordIndexer(known)).set_word_index(known)
+        return self.transform(WordIndexer(index)).set_word_index(index)
 
     def shape_sequence(self, len: int, trunc_mode: str = "pre", pad_element: int = 0) -> TextSet:
-        """Return the texts with so many numbers each."""
+        """Return the texts with `len` numbers each."""
         return self.transform(SequenceShaper(len, trunc_mode, pad_element))
 
     def generate_sample(self) -> TextSet:
@@ -556,29 +555,29 @@ class TextSet(RowSet):
 
     def get_word_index(self) -> dict[str, int] | None:
         """Return the number of each word."""
-        return self.known
+        return self.index
 
     def set_word_index(self, vocab: dict[str, int]) -> TextSet:
         """Set the number of each word."""
-        self.known = dict(vocab)
+        self.index = dict(vocab)
         return self
 
     def save_word_index(self, path: str) -> None:
         """Write the number of each word as JSON."""
-        if self.known is None:
+        if self.index is None:
             raise ArgumentError("these texts have no word index yet. Call word2idx(), and save that of its result.")
         fs, place = filesystem(path)
-        fs.pipe_file(place, json.dumps(self.known).encode())
+        fs.pipe_file(place, json.dumps(self.index).encode())
 
     def load_word_index(self, path: str) -> TextSet:
         """Read the number of each word."""
         return self.set_word_index(json.loads(_content(path)))
 
-    get_texts = _told("Return the texts.", TextFeature.get_text)
-    get_uris = _told("Return where the texts came from.", TextFeature.get_uri)
-    get_labels = _told("Return the labels, -1 where there is none.", TextFeature.get_label)
-    get_samples = _told("Return the Samples.", TextFeature.get_sample)
-    get_predicts = _told(
+    get_texts = _getter("Return the texts.", TextFeature.get_text)
+    get_uris = _getter("Return the URIs of the texts.", TextFeature.get_uri)
+    get_labels = _getter("Return the labels, -1 where there is none.", TextFeature.get_label)
+    get_samples = _getter("Return the Samples.", TextFeature.get_sample)
+    get_predicts = _getter(
         "Return (uri, prediction) of each text.", lambda row: (row.get_uri(), row.parts.get("predict"))
     )
 
@@ -604,7 +603,7 @@ TextSet.kinds = LocalTextSet, DistributedTextSet
 
 @dataclass(frozen=True)
 class Relation:
-    """Whether two texts go together: 1, or 0."""
+    """Whether two texts are related: 1, or 0."""
 
     id1: str
     id2: str
@@ -658,7 +657,7 @@ def _other(item: tuple[str, tuple[Relation, list[int] | None]]) -> tuple[str, tu
 
 
 def _pairs(group: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yield each text of a group that goes with the first one, together with each that does not."""
+    """Yield each related text of a group together with each unrelated one."""
     for good in (each for each in group if each[1] > 0):
         yield from ((good, bad) for bad in group if bad[1] <= 0)
 
@@ -667,7 +666,7 @@ def _related_rows(id1: str, indices: list[int] | None, others: Iterable[Any], cu
     if indices is None:
         raise DataError(f"the first corpus has no text {id1!r}, which relations name.")
     rows = []
-    for group in cut(sorted(others, key=lambda other: other[0])):  # alike on any number of partitions
+    for group in cut(sorted(others, key=lambda other: other[0])):  # the same on any number of partitions
         texts = np.array([[*indices, *numbers] for _, _, numbers in group], np.float32)
         labels = np.array([[int(label > 0) if cut is _pairs else label] for _, label, _ in group], np.float32)
         rows.append(_with("sample", TextFeature(uri=id1), Sample.from_ndarray(texts, labels)))
@@ -678,7 +677,7 @@ def _related_rows(id1: str, indices: list[int] | None, others: Iterable[Any], cu
 
 
 class FeatureSet:
-    """Data for training, and whether each epoch reads it in a new order. Make one with its verbs."""
+    """Data for training, and whether each epoch reads it in a new order. Make one with its class methods."""
 
     def __init__(self, data: Any = None, shuffle: bool = True, memory_type: str = "DRAM") -> None:
         if not re.fullmatch(r"DRAM|PMEM|DIRECT|DISK_\d+", memory_type.upper()):

@@ -16,14 +16,14 @@ import numpy as np
 from torch import Tensor
 
 from orca.bigdl import initial
-from orca.bigdl.layer import GIVEN, Layer, Model, Node
+from orca.bigdl.layer import START_VALUES, Layer, Model, Node
 from orca.bigdl.recurrent import LAYERS
 from orca.errors import ArgumentError
 from orca.storage.files import filesystem, write
 
 _KEY = "orca.bigdl"
-_READ: ContextVar[dict[int, Any]] = ContextVar("layers of the file that is read")  # by their numbers: some stand twice
-_MADE = {**initial.METHODS, **initial.REGULARIZERS}
+_FILE_LAYERS: ContextVar[dict[int, Any]] = ContextVar("layers of a file by number")  # some occur twice
+_VALUE_CLASSES = {**initial.METHODS, **initial.REGULARIZERS}
 
 
 def save_layer(layer: Layer, path: str, weight_path: str | None = None, over_write: bool = False) -> None:
@@ -71,11 +71,11 @@ def load_layer(path: str, weight_path: str | None = None) -> Any:
         raise ArgumentError(
             f"{path} holds no model of saveModel{'' if weight_path else ' (a model in two files needs weightPath=)'}."
         ) from error
-    before = _READ.set({})
+    before = _FILE_LAYERS.set({})
     try:
         layer = rebuilt(about)
     finally:
-        _READ.reset(before)
+        _FILE_LAYERS.reset(before)
     layer.module.load_state_dict(load(weights))
     return layer
 
@@ -89,7 +89,7 @@ def _read(path: str) -> bytes:
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Return what the header of a safetensors file says besides its tensors."""
+    """Return the metadata in the header of a safetensors file; {} for other files."""
     try:
         size = int.from_bytes(content[:8], "little")
         return dict(json.loads(content[8 : 8 + size]).get("__metadata__", {})) if size < len(content) else {}
@@ -103,8 +103,9 @@ def described(layer: Layer) -> dict[str, Any]:
     Raises:
         ArgumentError: It holds a function or a module that only its program knows.
     """
-    name = type(layer).__name__
-    about: dict[str, Any] = {"class": name, "name": layer.name(), "trains": _trains(layer), "number": id(layer)}
+    name, parameters = type(layer).__name__, list(layer.module.parameters())
+    trains = not parameters or any(parameter.requires_grad for parameter in parameters)
+    about: dict[str, Any] = {"class": name, "name": layer.name(), "trains": trains, "number": id(layer)}
     if penalties := getattr(layer.module, "penalties", None):
         about["penalties"] = {kind: list(sizes) for kind, sizes in penalties.items()}
     definition = getattr(layer, "definition", None)  # of layers that are no rows of LAYERS
@@ -117,14 +118,10 @@ def described(layer: Layer) -> dict[str, Any]:
             f"{layer} cannot be written without its program: it is no layer of BigDL. "
             "Save layer.to_torch().state_dict()."
         )
-    given = {key: value for key, value in layer.arguments.items() if key not in GIVEN}
-    about["arguments"] = {key: packed(value, f"{key} of {layer}") for key, value in given.items()}
+    about["arguments"] = {
+        key: packed(value, f"{key} of {layer}") for key, value in layer.arguments.items() if key not in START_VALUES
+    }
     return about | {"layers": [described(part) for part in layer.layers]}
-
-
-def _trains(layer: Layer) -> bool:
-    parameters = list(layer.module.parameters())
-    return not parameters or any(parameter.requires_grad for parameter in parameters)
 
 
 def packed(value: Any, what: str) -> Any:
@@ -133,7 +130,7 @@ def packed(value: Any, what: str) -> Any:
         return {"layer": described(value)}
     if isinstance(value, np.ndarray | np.generic | Tensor):
         return value.tolist()
-    if type(value).__name__ in _MADE:
+    if type(value).__name__ in _VALUE_CLASSES:
         return {"made": type(value).__name__, "with": {k: v for k, v in vars(value).items() if v is not None}}
     if isinstance(value, slice):
         return {"slice": [value.start, value.stop, value.step]}
@@ -149,14 +146,14 @@ def packed(value: Any, what: str) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """Return an argument of what JSON has."""
+    """Return the argument that `packed` described."""
     if isinstance(value, dict) and "layer" in value:
         return rebuilt(value["layer"])
     if isinstance(value, dict) and "made" in value:
-        kind, given = _MADE[value["made"]], value["with"]
+        kind, settings = _VALUE_CLASSES[value["made"]], value["with"]
         if kind in (initial.L1Regularizer, initial.L2Regularizer):
-            return kind(given["l1" if kind is initial.L1Regularizer else "l2"])  # type: ignore[call-arg]
-        return kind(**given)
+            return kind(settings["l1" if kind is initial.L1Regularizer else "l2"])  # type: ignore[call-arg]
+        return kind(**settings)
     if isinstance(value, dict) and "slice" in value:
         return slice(*value["slice"])
     if isinstance(value, dict) and "dict" in value:
@@ -165,10 +162,10 @@ def unpacked(value: Any) -> Any:
 
 
 def rebuilt(about: dict[str, Any]) -> Any:
-    """Return the layer of a definition, its weights still to be loaded; the same one where it stands twice."""
-    read, number = _READ.get({}), about.get("number")
-    if number in read:
-        return read[number]
+    """Return the layer of a definition, its weights still to be loaded; a definition that occurs twice is one layer."""
+    layers, number = _FILE_LAYERS.get({}), about.get("number")
+    if number in layers:
+        return layers[number]
     if about.get("kind") == "keras":
         from orca.bigdl.keras.engine import rebuilt_keras
 
@@ -188,7 +185,7 @@ def rebuilt(about: dict[str, Any]) -> Any:
     if "penalties" in about:
         layer.module.penalties = {kind: tuple(sizes) for kind, sizes in about["penalties"].items()}
     if number is not None:
-        read[number] = layer
+        layers[number] = layer
     return layer.set_name(about["name"])
 
 
@@ -199,7 +196,7 @@ def _graph(about: dict[str, Any]) -> Any:
 
 
 def graph_of(about: dict[str, Any], inputs: list[Any], node: Callable[..., Any], model: Callable[..., Any]) -> Any:
-    """Return the graph of a definition, given its inputs, and what makes a node behind others, and a model."""
+    """Return the graph of a definition with these inputs, built by functions for a node and for a model."""
     layers, graph, values = [rebuilt(part) for part in about["layers"]], about["graph"], list(inputs)
     for which, places in graph["steps"]:
         values.append(node(layers[which], [values[place] for place in places]))

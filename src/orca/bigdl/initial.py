@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 from orca.errors import KnownArguments
 from orca.feature.values import computed, value_class
 
-# Torch is loaded by whoever has weights to fill.
-
-Tensor = Any
+Tensor = Any  # torch is loaded by the caller, who has weights to fill
 
 
 class InitializationMethod(KnownArguments):

@@ -1,6 +1,6 @@
-"""Layer: what a BigDL program holds for a torch module. Owns rows of the tables, graphs, weights and local answers.
+"""Layer: a torch module with BigDL's API. Owns rows of the tables, graphs, weights and local predictions.
 
-`rows` says what a row of a table (`layers.py`, `recurrent.py`) is. Tensors are float32; several (a table) are a list.
+`rows` documents the rows of a table (`layers.py`, `recurrent.py`). Tensors are float32; a table is a list of tensors.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from orca.frameworks.torch.penalties import penalised, weights_of_kind
 from orca.rows.tree import flatten, map_tree, unflatten
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
-# Arguments of many layers that are about weights, whatever the layer does.
+# Arguments about weights, which many layers have.
 PENALTIES = {
     **dict.fromkeys(("wRegularizer", "w_regularizer", "weight_regularizer", "W_regularizer", "kernel_regularizer",
                      "depthwise_regularizer"), "weight"),
     **dict.fromkeys(("bRegularizer", "b_regularizer", "bias_regularizer"), "bias"), "uRegularizer": "hidden",
     "U_regularizer": "hidden", "cRegularizer": "peep", "p_regularizer": "point", "pointwise_regularizer": "point",
 }  # fmt: skip
-GIVEN = {"init_weight": "weight", "init_bias": "bias"}
-ABOUT_WEIGHTS = {*PENALTIES, *GIVEN, "init_grad_weight", "init_grad_bias", "bigdl_type"}
-FORWARD: dict[str, Callable[..., Any]] = {}  # what the modules of rows compute
-SHAPING: ContextVar[bool] = ContextVar("zeros stand for inputs, to find shapes", default=False)
+START_VALUES = {"init_weight": "weight", "init_bias": "bias"}
+ABOUT_WEIGHTS = {*PENALTIES, *START_VALUES, "init_grad_weight", "init_grad_bias", "bigdl_type"}
+FORWARD: dict[str, Callable[..., Any]] = {}  # the forward functions of rows, by name
+SHAPING: ContextVar[bool] = ContextVar("inputs are zeros, to infer shapes", default=False)
 
 
 class Weights(nn.Module):
-    """The module of a row with weights of these shapes (None: there is none), if any; its row says what it computes.
+    """The module of a row, with weights of these shapes (None for no weight); FORWARD has its forward function.
 
     Weights are drawn between +-1 / sqrt(fan_in), or by a function of `starts`. Settings are other attributes.
     """
 
-    computes: Any = None  # a function of a module of its own, where no row says it
+    computes: Any = None  # the forward function of a module without a row
     row: Any
     weight: Any
     bias: Any
@@ -66,7 +66,7 @@ class Weights(nn.Module):
             self.starts.get(name, lambda weight: nn.init.uniform_(weight, -bound, bound))(parameter)
 
     def forward(self, *inputs: Any) -> Any:
-        """Return what the row says."""
+        """Return the output of the forward function."""
         return (self.computes or FORWARD[self.row])(self, *inputs)
 
     def extra_repr(self) -> str:
@@ -76,7 +76,7 @@ class Weights(nn.Module):
     def _get_name(self) -> str:
         return str(getattr(self, "row", type(self).__name__))
 
-    def __getstate__(self) -> dict[str, Any]:  # where there is one, files call __setstate__ as pickles do
+    def __getstate__(self) -> dict[str, Any]:  # so that files call __setstate__, as pickles do
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -89,15 +89,15 @@ class Weights(nn.Module):
 
 
 def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None, tables: bool = False) -> None:
-    """Make a Layer class of each row: name -> ([signature], function, [what it computes], what the layer is).
+    """Make a Layer class of each row: name -> ([signature], function, [forward function], docstring).
 
-    The function is one of `x` and the arguments (a layer without weights), or one of the arguments that returns a torch
-    module. Behind a signature it gets the arguments in their order, without those about weights. What it computes is
-    a function of such a module, a Weights, and an input. With `tables` the input is a table; one tensor is one of one.
+    The function takes `x` and the arguments (a layer without weights), or takes the arguments and returns a torch
+    module. After a signature it gets the arguments in their order, without those about weights. A forward function
+    takes the module, a Weights, and an input. With `tables` the input is a table; one tensor is a table of one.
     """
-    for name, (*given, words) in table.items():
-        signature = given.pop(0) if isinstance(given[0], inspect.Signature) else None
-        row, *forward = given
+    for name, (*parts, words) in table.items():
+        signature = parts.pop(0) if isinstance(parts[0], inspect.Signature) else None
+        row, *forward = parts
         if forward:
             FORWARD[name] = forward[0]
         if signature is not None:
@@ -115,7 +115,7 @@ def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None, 
 
 
 def applied(function: Callable[..., Any], row: str) -> Callable[..., Weights]:
-    """Return what makes the modules of a function of `x` and arguments, under the name of a row."""
+    """Return a function that makes modules of a function of `x` and arguments, under the name of a row."""
     FORWARD[row] = lambda module, x: function(x, **module.arguments)
     return lambda **arguments: Weights(row=row, arguments=arguments)
 
@@ -133,15 +133,15 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda **arguments: function(*arguments.values())
 
 
-def signed(*required: str, **defaults: Any) -> inspect.Signature:
-    """Return the signature of arguments that must be given, and of others with their defaults (empty for none)."""
-    every = dict.fromkeys(required, inspect.Parameter.empty) | defaults
+def signed(*names: str, **defaults: Any) -> inspect.Signature:
+    """Return the signature of required arguments, and of others with their defaults (empty for none)."""
+    every = dict.fromkeys(names, inspect.Parameter.empty) | defaults
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature([inspect.Parameter(name, kind, default=value) for name, value in every.items()])
 
 
 def lookup(table: Mapping[str, Any], what: str) -> Callable[[str], Any]:
-    """Return what a module's `__getattr__` is: its names are those of a table."""
+    """Return a `__getattr__` for a module whose names are those of a table."""
 
     def load(name: str) -> Any:
         if name in table:
@@ -152,10 +152,10 @@ def lookup(table: Mapping[str, Any], what: str) -> Callable[[str], Any]:
 
 
 class Layer:
-    """A layer of BigDL on a torch module, which `to_torch()` hands over.
+    """A layer of BigDL on a torch module, which `to_torch()` returns.
 
     Raises:
-        ArgumentError: An argument is unknown or missing; says which there are.
+        ArgumentError: An argument is unknown or missing; the message lists the arguments.
 
     Example:
         >>> from orca.bigdl.layers import Linear
@@ -166,7 +166,7 @@ class Layer:
     signature: ClassVar[inspect.Signature] = inspect.Signature()
     made_by: ClassVar[Any] = None
     kind: ClassVar[str] = ""  # the name of the row, which a program's own subclass shares
-    _twin: Layer | None = None  # a layer like this one that trains when it does
+    _twin: Layer | None = None  # a copy that is frozen and unfrozen with this layer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arguments = bound(type(self), args, kwargs)
@@ -188,13 +188,13 @@ class Layer:
         return module
 
     def _settle(self) -> None:
-        """Put weights that were given, and penalties on weights, on the module."""
+        """Set penalties on weights, and weights from arguments."""
         arguments = self.arguments
         for argument, kind in PENALTIES.items():
             if (penalty := arguments.get(argument)) is not None:
                 self._penalise(kind, penalty)
         views = {id(parameter): shown(part, name, parameter) for part, name, parameter in weights_of(self.module)}
-        for argument, kind in GIVEN.items():
+        for argument, kind in START_VALUES.items():
             if arguments.get(argument) is not None:
                 for parameter in weights_of_kind(self.module, kind):
                     _fill(views[id(parameter)], arguments[argument], f"{argument} of {self}")
@@ -207,13 +207,13 @@ class Layer:
     @classmethod
     def of(cls, module: nn.Module) -> Layer:
         """Return the Layer of any torch module."""
-        made = Layer.__new__(Layer)
-        made.arguments, made.module = {}, module
-        made._begin(type(module).__name__)
-        return made
+        layer = Layer.__new__(Layer)
+        layer.arguments, layer.module = {}, module
+        layer._begin(type(module).__name__)
+        return layer
 
     def __call__(self, x: Any = None) -> Any:
-        """Return the node of this layer behind one node or several; without any, one that a graph begins with."""
+        """Return the node of this layer after one node or several; without any, the first node of a graph."""
         return Node(self, [] if x is None else list(x) if isinstance(x, Sequence) else [x])
 
     def __repr__(self) -> str:
@@ -234,12 +234,12 @@ class Layer:
         return self
 
     def set_seed(self, seed: int = 123) -> Layer:
-        """Say with which seed `reset` draws the weights."""
+        """Set the seed by which `reset` draws the weights."""
         self._seed = seed
         return self
 
     def reset(self) -> Layer:
-        """Draw the weights anew."""
+        """Draw new weights."""
         with torch.random.fork_rng(enabled=self._seed is not None):
             if self._seed is not None:
                 torch.manual_seed(self._seed)
@@ -249,7 +249,7 @@ class Layer:
         return self
 
     def training(self, is_training: bool = True) -> Layer:
-        """Switch to training, or away from it."""
+        """Switch training mode on or off."""
         self.module.train(is_training)
         return self
 
@@ -268,22 +268,22 @@ class Layer:
         return LayerEntry(self.module)
 
     def forward(self, input: Any) -> Any:
-        """Return the output for an array, a JTensor or a list of them, as arrays; an error names the layer it is of."""
-        given = _tensors(input)
-        for leaf in _leaves(given):
+        """Return the output for an array, a JTensor or a list of them, as arrays; an error names the inner layer."""
+        inputs = _tensors(input)
+        for leaf in _leaves(inputs):
             leaf.requires_grad_()
-        output = run(self.module, given, self._name)
-        self._last = given, output, self._moment()
+        output = run(self.module, inputs, self._name)
+        self._last = inputs, output, self._moment()
         return _arrays(output)
 
     def backward(self, input: Any, grad_output: Any) -> Any:
-        """Return the gradient of the input, given that of the output; add those of the weights to what there is.
+        """Return the gradient of the input from that of the output; accumulate the gradients of the weights.
 
-        Where the input is not that of the last `forward`, this is called with it.
+        Calls `forward` if this input is not that of the last call.
         """
         if self._last is None or self._last[2] != self._moment() or not _same(self._last[0], input):
             self.forward(input)
-        given, output, _ = self._last
+        inputs, output, _ = self._last
         outputs, gradients = _leaves(output), _leaves(_tensors(grad_output))
         if len(outputs) != len(gradients):
             raise DataError(f"{self} gave {len(outputs)} output(s); got a grad_output of {len(gradients)}.")
@@ -293,16 +293,16 @@ class Layer:
                     f"{self} gave an output of shape {tuple(out.shape)}; got a grad_output of {tuple(gradient.shape)}."
                 )
         pairs = [(out, gradient) for out, gradient in zip(outputs, gradients, strict=True) if out.requires_grad]
-        for leaf in _leaves(given):
+        for leaf in _leaves(inputs):
             leaf.grad = None
         torch.autograd.backward([out for out, _ in pairs], [gradient for _, gradient in pairs], retain_graph=True)
         for parameter, (l1, l2) in penalised(self.module):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach().sign(), alpha=l1).add_(parameter.detach(), alpha=l2)
-        return _arrays(_like(given, [leaf.grad for leaf in _leaves(given)]))
+        return _arrays(_like(inputs, [leaf.grad for leaf in _leaves(inputs)]))
 
     def _moment(self) -> list[Any]:
-        """Return what changes when weights or modes do: a backward pass goes with the forward pass before it."""
+        """Return a stamp that changes with weights and modes: a backward pass needs the same as its forward pass."""
         versions = [(id(parameter), parameter._version) for parameter in self.module.parameters()]
         return [*versions, *(part.training for part in self.module.modules())]
 
@@ -324,11 +324,11 @@ class Layer:
         return [shown(*each).cpu().numpy().copy() for each in weights_of(self.module)]
 
     def set_weights(self, weights: Any) -> None:
-        """Take over weights: as many arrays, with as many numbers each, as `get_weights` returns."""
-        mine, given = list(weights_of(self.module)), weights if isinstance(weights, Sequence) else [weights]
-        if len(given) != len(mine):
-            raise ArgumentError(f"{self} has {len(mine)} arrays of weights; got {len(given)}.")
-        for array, (module, name, parameter) in zip(given, mine, strict=True):
+        """Set the weights: as many arrays, of the same sizes, as `get_weights` returns."""
+        mine, arrays = list(weights_of(self.module)), weights if isinstance(weights, Sequence) else [weights]
+        if len(arrays) != len(mine):
+            raise ArgumentError(f"{self} has {len(mine)} arrays of weights; got {len(arrays)}.")
+        for array, (module, name, parameter) in zip(arrays, mine, strict=True):
             _fill(shown(module, name, parameter), array, f"{name} of {type(module).__name__} in {self}")
 
     def is_with_weights(self) -> bool:
@@ -345,8 +345,8 @@ class Layer:
                 same = sum(key.rstrip("0123456789") == name for key in place)
                 number = f"{same + 1}" if same else ""
                 for key, value in values.items():
-                    filled = torch.zeros_like(parameter) if value is None else value
-                    place[f"{key}{number}"] = shown(module, name, filled).cpu().numpy().copy()
+                    tensor = torch.zeros_like(parameter) if value is None else value
+                    place[f"{key}{number}"] = shown(module, name, tensor).cpu().numpy().copy()
         return tensors
 
     def set_running_mean(self, running_mean: Any) -> Layer:
@@ -354,7 +354,7 @@ class Layer:
         return self._set_running("running_mean", running_mean)
 
     def set_running_std(self, running_std: Any) -> Layer:
-        """Set the running variance of batch normalization, under the name it had."""
+        """Set the running variance of batch normalization; the name is BigDL's."""
         return self._set_running("running_var", running_std)
 
     def _set_running(self, name: str, values: Any) -> Layer:
@@ -379,23 +379,23 @@ class Layer:
         return self._penalise("bias", bRegularizer)
 
     def freeze(self, names: Sequence[str] | str | None = None) -> Layer:
-        """Train all layers, or those of the given names, no more."""
+        """Freeze all layers, or those of the given names."""
         return self._freeze(names, trains=False)
 
     def unfreeze(self, names: Sequence[str] | str | None = None) -> Layer:
-        """Train all layers, or those of the given names, again."""
+        """Unfreeze all layers, or those of the given names."""
         return self._freeze(names, trains=True)
 
     def _freeze(self, names: Sequence[str] | str | None, trains: bool) -> Layer:
-        wanted = [self.layer_named(name).name() for name in ([names] if isinstance(names, str) else names or [])]
+        part_names = [self.layer_named(name).name() for name in ([names] if isinstance(names, str) else names or [])]
         for part in [self, *self.flattened_layers(include_container=True)]:
-            if part is self if names is None else part.name() in wanted:  # several may have one name
+            if part is self if names is None else part.name() in part_names:  # several may have one name
                 for each in filter(None, (part, part._twin)):
                     each.module.requires_grad_(trains)
         return self
 
     def layer_named(self, name: str) -> Layer:
-        """Return the layer of a name, at any depth; where there is none, the error says which there are."""
+        """Return the layer of a name, at any depth; the error for an unknown name lists the names."""
         parts = [self, *self.flattened_layers(include_container=True)]
         for part in parts:
             if part.name() == name:
@@ -409,7 +409,7 @@ class Layer:
         return self.layers
 
     def flattened_layers(self, include_container: bool = False) -> list[Layer]:
-        """Return the layers at all depths, in order; containers too if asked for."""
+        """Return the layers at all depths, in order; containers too with include_container."""
         layers = []
         for part in self._inner:
             if include_container or not part._inner:
@@ -417,14 +417,14 @@ class Layer:
             layers += part.flattened_layers(include_container)
         return layers
 
-    # Answers.
+    # Predictions.
 
     def predict(self, features: Any, batch_size: int = -1) -> Any:
         """Return the outputs for arrays, as arrays; for an RDD of Samples or arrays, as an RDD of arrays.
 
         Args:
             features: An array (or a list of arrays for several inputs) with a first dimension of rows, or an RDD.
-            batch_size: Rows that the model sees at a time; 256 unless given.
+            batch_size: Rows of one forward pass; 256 unless given.
         """
         from orca.bigdl.training import predicted
 
@@ -443,7 +443,7 @@ class Layer:
     predict_class_local = predict_class_distributed = predict_class
 
     def evaluate(self, *args: Any) -> Any:
-        """Switch to answering; or, with (rdd, batch_size, methods) or (x, y, batch_size, methods), evaluate.
+        """Switch to evaluation mode; or, with (rdd, batch_size, methods) or (x, y, batch_size, methods), evaluate.
 
         Returns:
             The layer, or an EvaluatedResult of each method.
@@ -460,7 +460,7 @@ class Layer:
         return evaluated(self, args[0] if len(args) == 3 else args[:2], args[-2], args[-1])
 
     def quantize(self) -> Layer:
-        """Return a copy that answers with linear layers in whole numbers of 8 bits; it does not learn."""
+        """Return a copy for inference whose linear layers compute with 8-bit integers."""
         from torch.ao.quantization import quantize_dynamic
 
         whole = copy.deepcopy(self).evaluate()
@@ -468,9 +468,9 @@ class Layer:
         return whole
 
     def saveModel(self, modelPath: str, weightPath: str | None = None, over_write: bool = False) -> None:
-        """Save the model at any fsspec path, as safetensors and JSON; its weights in a second file if there is a path.
+        """Save the model at any fsspec path, as safetensors and JSON; with weightPath, the weights go to a second file.
 
-        Files that exist are replaced with over_write alone.
+        over_write=True replaces existing files.
         """
         from orca.bigdl.files import save_layer
 
@@ -502,7 +502,7 @@ class LayerEntry(nn.Module):
 
     @property
     def rests(self) -> bool:
-        """Whether some weights may get no gradient: it stops on its way to them, or a part of a table is left out."""
+        """Whether some weights may get no gradient: a layer stops gradients, or leaves out a part of a table."""
         return any(
             getattr(part, "stops", None)
             or getattr(part, "propagates", True) is False
@@ -512,17 +512,17 @@ class LayerEntry(nn.Module):
 
 
 def layer_of(model: Any) -> Any:
-    """Return the Layer of a model that is none but has a torch module, such as a TFNet; all else as it is."""
+    """Return a model with a torch module, such as a TFNet, as a Layer; other values unchanged."""
     return model if isinstance(model, Layer) or not hasattr(model, "to_torch") else Layer.of(model.to_torch())
 
 
 class Node:
-    """A layer's place in a graph, behind other nodes."""
+    """A layer's place in a graph, after other nodes."""
 
     def __init__(self, layer: Layer, previous: list[Node]) -> None:
         if wrong := [type(node).__name__ for node in previous if not isinstance(node, Node)]:
             raise ArgumentError(
-                f"{layer} is called with nodes, as Input() and what layers return; got {wrong[0]}. "
+                f"{layer} is called with nodes: Input(), or the results of such calls; got {wrong[0]}. "
                 "To compute an output, call its forward."
             )
         self.layer, self.previous = layer, previous
@@ -532,7 +532,7 @@ class Node:
         return self.layer
 
     def followed_by(self, model: Any, nodes: list[Any]) -> Node:
-        """Return the node of a model with `to_torch`, such as a TFNet, behind nodes of which this is one."""
+        """Return the node of a model with `to_torch`, such as a TFNet, after these nodes, which include this one."""
         return Node(layer_of(model), nodes)
 
     def remove_pre_edges(self) -> Node:
@@ -546,7 +546,6 @@ class Holder(Layer):
 
     @property
     def _inner(self) -> list[Layer]:
-        """The layers within this one."""
         return [each for value in self.arguments.values() for each in table_of(value) if isinstance(each, Layer)]
 
 
@@ -569,7 +568,7 @@ class Container(Layer):
 
 
 class Parts(Weights):
-    """The modules of a container, and what to call them in errors; one behind the other unless its row says more."""
+    """The modules of a container and their names for errors; run in sequence unless the row has a forward function."""
 
     row = "Sequential"
 
@@ -599,7 +598,7 @@ class Parts(Weights):
 
 
 def in_turn(parts: Parts, x: Any) -> Any:
-    """Return the output of one part behind the other."""
+    """Return the output of all parts in sequence."""
     for place in range(len(parts.parts)):
         x = parts.part(place, x)
     return x
@@ -609,9 +608,9 @@ FORWARD["Sequential"] = in_turn
 
 
 class LayerGraph(nn.Module):
-    """Layers in an order in which each comes behind those that it takes.
+    """Layers in topological order.
 
-    A step is (which layer, the values it takes); values are the inputs, then what each step gives. Outputs are values.
+    A step is (number of a layer, numbers of its input values); values are the inputs, then the output of each step.
     """
 
     def __init__(self, layers: Sequence[nn.Module], names: Sequence[str], steps: Sequence[tuple[int, Sequence[int]]],
@@ -627,8 +626,8 @@ class LayerGraph(nn.Module):
         if len(values) != self.inputs:
             raise DataError(f"the model has {self.inputs} inputs; got {len(values)}. Pass a list of as many arrays.")
         for which, places in self.steps:
-            given = [values[place] for place in places]
-            output = run(self.parts[which], given[0] if len(given) == 1 else given, self.names[which])
+            inputs = [values[place] for place in places]
+            output = run(self.parts[which], inputs[0] if len(inputs) == 1 else inputs, self.names[which])
             values.append(map_tree(torch.Tensor.detach, output) if self.names[which] in self.stops else output)
         outputs = [values[place] for place in self.outputs]
         return outputs[0] if len(outputs) == 1 else outputs
@@ -650,12 +649,12 @@ class Model(Container):
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         self.inputs, self.outputs = _nodes(arguments["inputs"], "inputs"), _nodes(arguments["outputs"], "outputs")
         order = _order(self.inputs, self.outputs)
-        given = {id(node): place for place, node in enumerate(self.inputs)}
-        values = given | {id(node): place for place, node in enumerate(order, len(self.inputs))}
+        places = {id(node): place for place, node in enumerate(self.inputs)}
+        values = places | {id(node): place for place, node in enumerate(order, len(self.inputs))}
         self.layers = list({id(node.layer): node.layer for node in order}.values())
         which = {id(part): place for place, part in enumerate(self.layers)}
         steps = [
-            (which[id(node.layer)], [given[id(node)]] if _begins(node) and id(node) in given
+            (which[id(node.layer)], [places[id(node)]] if _begins(node) and id(node) in places
              else [values[id(before)] for before in node.previous])
             for node in order
         ]  # fmt: skip
@@ -676,15 +675,15 @@ class Model(Container):
         return [self.node(name) for name in ([names] if isinstance(names, str) else names)]
 
     def stop_gradient(self, stop_layers: Sequence[str]) -> Model:
-        """Let no gradient pass these layers, which must be layers of the graph itself."""
+        """Stop gradients at these layers, which must be layers of the graph itself."""
         names = [part.name() for part in self.layers]
         if inner := [self.layer_named(name) for name in stop_layers if name not in names]:
-            raise ArgumentError(f"{inner[0]} lies within another layer of {self}, which has {', '.join(names)}.")
+            raise ArgumentError(f"{inner[0]} is inside another layer of {self}, which has {', '.join(names)}.")
         self.module.stops, self.module.names = set(stop_layers), names  # type: ignore[assignment]
         return self
 
     def steps(self) -> dict[str, Any]:
-        """Return how values go from layer to layer, as files have it; stopped layers by the names they have now."""
+        """Return the steps of the graph as files store them; stopped layers by their current names."""
         graph: Any = self.module
         stops = [part.name() for part, name in zip(self.layers, graph.names, strict=True) if name in graph.stops]
         steps = [[which, list(places)] for which, places in graph.steps]
@@ -695,7 +694,7 @@ class Model(Container):
         return type(self)(self.inputs, self._nodes_named(outputs))
 
     def freeze_up_to(self, names: Sequence[str] | str) -> None:
-        """Train the layers of these names, and all before them, no more."""
+        """Freeze the layers of these names, and all before them."""
         for node in _order(self.inputs, self._nodes_named(names)):
             node.layer.freeze()
 
@@ -728,14 +727,14 @@ LAYERS["Model"] = Model
 
 
 def run(module: nn.Module, x: Any, name: str) -> Any:
-    """Call a module; where it cannot take the input, say which one it was and what it got."""
+    """Call a module; the error for an unfit input has the module's name and the input's shape."""
     try:
         return module(x)
     except UNFIT as error:
         label = getattr(module, "label", getattr(module, "row", type(module).__name__))
-        given = f"an input of shape {shapes_of(x)}"
+        description = f"an input of shape {shapes_of(x)}"
         own = type(module).__module__.split(".")[0] in ("orca", "torch")
-        refusal = refused_input(error, f"{label} [{name}]", given, x, own=own)
+        refusal = refused_input(error, f"{label} [{name}]", description, x, own=own)
         if refusal is None:
             raise
         raise refusal from error
@@ -745,30 +744,30 @@ UNFIT = RuntimeError, IndexError, TypeError, ValueError, AttributeError, Asserti
 _MISCOUNTS = ("list index out of range", "values to unpack", "invalid combination", "positional argument")
 
 
-def refused_input(error: Exception, label: str, given: str, *inputs: Any, own: bool = True) -> DataError | None:
+def refused_input(error: Exception, label: str, description: str, *inputs: Any, own: bool = True) -> DataError | None:
     """Return the error of a layer or criterion that cannot take its inputs; None for an error of another kind.
 
     Args:
         error: The error.
         label: The layer or criterion.
-        given: Its inputs, in words.
+        description: Its inputs, in words.
         inputs: Its inputs. Errors about a list or None count only where an input is one.
-        own: Whether the code is ours or torch's, where a wrong number of arguments is one of tensors.
+        own: Whether the code is ours or torch's, so that a wrong number of arguments means a wrong number of tensors.
     """
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     others = {type(each).__name__ for each in inputs if not isinstance(each, torch.Tensor)}
-    blamed = [kind for kind in others if f"'{kind}' object" in reason]
+    culprits = [kind for kind in others if f"'{kind}' object" in reason]
     if (
         getattr(error, "names_layer", False)
         or type(error) in (ArgumentError, torch.cuda.OutOfMemoryError)
-        or (type(error) is AttributeError and not blamed)
+        or (type(error) is AttributeError and not culprits)
     ):
         return None
-    if blamed:
-        reason = "it needs targets" if "NoneType" in blamed else "it takes one tensor"
+    if culprits:
+        reason = "it needs targets" if "NoneType" in culprits else "it takes one tensor"
     elif own and any(words in reason for words in _MISCOUNTS):
         reason = "it takes another number of tensors"
-    refusal = DataError(f"{label} cannot take {given}: {reason.rstrip('.')}.")
+    refusal = DataError(f"{label} cannot take {description}: {reason.rstrip('.')}.")
     refusal.names_layer = True  # type: ignore[attr-defined]
     return refusal
 
@@ -800,14 +799,14 @@ def bound(kind: type, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, 
 
 def weights_of(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
     """Yield each weight once, with its module and name, in BigDL's order."""
-    seen: set[int] = set()
+    ids: set[int] = set()
     for part in module.modules():
         order = getattr(part, "weight_order", None) or [name for name, _ in part.named_parameters(recurse=False)]
         for home, _, name in (place.rpartition(".") for place in order):
             owner = part.get_submodule(home)
             parameter = getattr(owner, name)
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
+            if parameter is not None and id(parameter) not in ids:
+                ids.add(id(parameter))
                 yield owner, name, parameter
 
 
@@ -815,8 +814,8 @@ def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:
     array = values.to_ndarray() if isinstance(values, JTensor) else np.asarray(values, np.float32)
     if array.size != tensor.numel():
         raise ArgumentError(f"{what} has the shape {tuple(tensor.shape)}; got an array of shape {array.shape}.")
-    mine, given = ([size for size in shape if size != 1] for shape in (tensor.shape, array.shape))
-    if mine != given and sorted(mine) == sorted(given):
+    mine, other = ([size for size in shape if size != 1] for shape in (tensor.shape, array.shape))
+    if mine != other and sorted(mine) == sorted(other):
         raise ArgumentError(
             f"{what} has the shape {tuple(tensor.shape)}; got an array of shape {array.shape}, whose dimensions are in "
             "another order. Transpose it."
@@ -836,7 +835,7 @@ def shown(module: nn.Module, name: str, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument as modules take it: a layer's module, a list for an array."""
+    """Return an argument as modules take it: a layer as its module."""
     if isinstance(value, Layer):
         return value.module
     if isinstance(value, list | tuple) and any(isinstance(item, Layer) for item in value):
@@ -862,7 +861,7 @@ def _tensors(value: Any) -> Any:
 
 
 def _is_table(value: Any) -> bool:
-    """Tell several tensors from the numbers of one."""
+    """Say whether a list is several tensors, not the numbers of one."""
     return isinstance(value, list | tuple) and any(
         isinstance(item, np.ndarray | JTensor | torch.Tensor) or _is_table(item) for item in value
     )
@@ -873,15 +872,15 @@ def _leaves(tree: Any) -> list[torch.Tensor]:
 
 
 def _like(tree: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
-    """Return the gradients of a tree's leaves in its order; zeros where there is none."""
-    filled = [
+    """Return the gradients of a tree's leaves as such a tree; zeros for a missing one."""
+    leaves = [
         torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(_leaves(tree), gradients, strict=True)
     ]
-    return unflatten(flatten(tree)[1], filled)
+    return unflatten(flatten(tree)[1], leaves)
 
 
 def _arrays(tree: Any) -> Any:
-    """Return tensors as arrays; several of them, in any order, as lists."""
+    """Return tensors as arrays, tables as lists."""
     if isinstance(tree, list | tuple):
         return [_arrays(part) for part in tree]
     return tree.detach().cpu().numpy().copy()
@@ -893,34 +892,34 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _nodes(nodes: Any, what: str) -> list[Node]:
-    given = list(nodes) if isinstance(nodes, Sequence) else [nodes]
-    wrong = [type(node).__name__ for node in given if not isinstance(node, Node)]
-    if wrong or not given:
+    nodes = list(nodes) if isinstance(nodes, Sequence) else [nodes]
+    wrong = [type(node).__name__ for node in nodes if not isinstance(node, Node)]
+    if wrong or not nodes:
         raise ArgumentError(
-            f"the {what} of a Model are nodes: Input() and what layers return when they are called with nodes; got "
+            f"the {what} of a Model are nodes: Input(), or the results of layers called with nodes; got "
             f"{', '.join(wrong) or 'none'}."
         )
-    return given
+    return nodes
 
 
 def _begins(node: Node) -> bool:
-    """Tell a layer that a graph begins with, as Linear(2, 3)() is, from the place of an input."""
+    """Say whether a node is a layer without inputs, such as Linear(2, 3)(), not an Input."""
     return type(node) is Node and not node.previous
 
 
 def _order(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
-    """Return the nodes that lead from the inputs to the outputs, each behind all that it takes."""
-    known = {id(node) for node in inputs}
-    done, order = {id(node) for node in inputs if not _begins(node)}, []
+    """Return the nodes from the inputs to the outputs in topological order."""
+    input_ids = {id(node) for node in inputs}
+    order_ids, order = {id(node) for node in inputs if not _begins(node)}, []
     stack = [(node, False) for node in reversed(outputs)]
     while stack:
         node, ready = stack.pop()
-        if id(node) in done:
+        if id(node) in order_ids:
             continue
         if ready:
-            done.add(id(node))
+            order_ids.add(id(node))
             order.append(node)
-        elif not (node.previous or id(node) in known or getattr(node.layer, "is_source", False)):
+        elif not (node.previous or id(node) in input_ids or getattr(node.layer, "is_source", False)):
             raise ArgumentError(f"{node.layer} has no nodes before it and is not among the inputs of the Model.")
         else:
             stack.append((node, True))

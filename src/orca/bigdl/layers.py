@@ -1,6 +1,6 @@
-"""Layers: BigDL's layers as rows of a table, but the recurrent ones. Owns what each computes.
+"""Layers: BigDL's layers as rows of a table, but the recurrent ones. Owns their formulas.
 
-Dimensions, places and indices count from 1, from the end where negative. `rows` of `layer.py` says what a row is.
+Dimensions, places and indices count from 1, from the end where negative. `rows` of `layer.py` documents the rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPATIAL: dict[str, Any] = {"stride_w": 1, "stride_h": 1, "pad_w": 0, "pad_h": 0}
 
 
 class Input(Node):
-    """A node that a graph begins with."""
+    """An input node of a graph."""
 
     def __init__(self, name: str | None = None, bigdl_type: str = "float") -> None:
         super().__init__(LAYERS["Identity"](), [])
@@ -51,13 +51,13 @@ class Input(Node):
 
 
 def axis(dim: int, x: Tensor, n_input_dims: int = 0) -> int:
-    """Return a dimension as torch counts; with n_input_dims, dimension 1 comes behind that of the rows of a batch."""
+    """Return a dimension as torch counts; with n_input_dims, dimension 1 is the one after the batch."""
     place = dim - 1 if dim > 0 else dim + x.dim()
     return place + (dim > 0 and n_input_dims > 0 and x.dim() > n_input_dims)
 
 
 def place(index: int, size: int) -> int:
-    """Return an index as torch counts; refuse one that there is not."""
+    """Return an index as torch counts; refuse one out of range."""
     at = index - 1 if index > 0 else index + size
     if not 0 <= at < size or index == 0:
         raise DataError(f"the index must be 1 to {size}, or -1 to {-size} from the end; got {index}.")
@@ -65,24 +65,24 @@ def place(index: int, size: int) -> int:
 
 
 def is_channels_first(form: str) -> bool:
-    """Say whether channels come before the places of an image."""
+    """Say whether channels come first."""
     return form.upper() in ("NCHW", "CHANNEL_FIRST", "TH")
 
 
 def ordered(x: Tensor, form: str, function: Callable[[Tensor], Tensor], dims: int = 2) -> Tensor:
-    """Return a function of images (or volumes) with channels first, of such in any order."""
+    """Apply a function of channels-first images (or volumes) to images of either order."""
     if is_channels_first(form):
         return function(x)
     return function(x.movedim(-1, -1 - dims)).movedim(-1 - dims, -1)
 
 
 def batched(x: Tensor, dims: int, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a function of a batch; a row alone, of so many dimensions, is a batch of one."""
+    """Apply a function of batches; a tensor of `dims` dimensions is a single row, a batch of one."""
     return function(x.unsqueeze(0)).squeeze(0) if x.dim() == dims else function(x)
 
 
 def _channel(x: Tensor) -> int:
-    """Return the dimension of classes: the first of one row, the second of a batch."""
+    """Return the dimension of channels: the first of one row, the second of a batch."""
     return 0 if x.dim() in (1, 3) else 1
 
 
@@ -90,7 +90,7 @@ def _channel(x: Tensor) -> int:
 
 
 def same_padding(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> list[int]:
-    """Return the padding of the last dimensions with which the output has ceil(size / stride), as F.pad takes it."""
+    """Return the padding of the last dimensions for outputs of ceil(size / stride), as F.pad takes it."""
     sizes, padding = x.shape[-len(kernel) :], list[int]()
     for size, k, s in zip(map(int, sizes), kernel, stride, strict=True):
         total = max((math.ceil(size / s) - 1) * s + k - size, 0)
@@ -99,12 +99,12 @@ def same_padding(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> lis
 
 
 def padded(x: Tensor, ends: Sequence[Sequence[int]], sign: int = 1) -> Tensor:
-    """Return zeros around the last dimensions, a pair of numbers for each; cut where they are below 0."""
+    """Pad the last dimensions with zeros, by a pair of numbers for each; crop if they are below 0."""
     return F.pad(x, [sign * size for both in reversed(ends) for size in both])
 
 
 def repeated(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the places of the last dimensions several times each."""
+    """Repeat each place of the last dimensions."""
     return reduce(lambda y, at: y.repeat_interleave(sizes[at], at - len(sizes)), range(len(sizes)), x)
 
 
@@ -115,7 +115,7 @@ def pooled(kind: str, x: Tensor, kernel: Sequence[int], stride: Sequence[int], p
     pool: Any = getattr(F, f"{kind}_pool{dims}d")
     zero = (0,) * dims
 
-    def made(y: Tensor) -> Tensor:
+    def compute(y: Tensor) -> Tensor:
         own = zero if padding == (0,) else tuple(padding)
         if -1 in padding:
             pad = same_padding(y, kernel, stride)
@@ -128,14 +128,14 @@ def pooled(kind: str, x: Tensor, kernel: Sequence[int], stride: Sequence[int], p
             return pool(y, kernel, stride, own, ceil_mode=ceil)
         return pool(y, kernel, stride, own, ceil, counts, *([] if divides else [1]))
 
-    return ordered(x, form, made, dims)
+    return ordered(x, form, compute, dims)
 
 
 class Convolution(Weights):
     """A convolution over one, two or three dimensions.
 
-    Its layout is how BigDL shows the weight: with "groups" first, "joined" (without them), with the "depth" of each
-    channel first, or "plain": outputs and inputs first, in any form.
+    Its layout is the shape in which BigDL shows the weight: with "groups" first, "joined" (without groups), with the
+    "depth" of each channel first, or "plain": outputs and inputs first, in any form.
     """
 
     def __init__(self, planes: tuple[int, int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
@@ -160,8 +160,8 @@ class Convolution(Weights):
         if is_channels_first(self.form) or self.layout == "plain":
             return weight
         *lead, outputs, inputs = range(weight.dim() - len(self.kernel))
-        turned = weight.permute(*lead, *range(inputs + 1, weight.dim()), inputs, outputs)
-        return turned.unsqueeze(2) if len(self.kernel) == 1 else turned  # steps of time are rows of images there
+        view = weight.permute(*lead, *range(inputs + 1, weight.dim()), inputs, outputs)
+        return view.unsqueeze(2) if len(self.kernel) == 1 else view  # steps of time are rows of images there
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the images."""
@@ -186,7 +186,7 @@ class _Chain(Container):
 
 
 class _OneForAll(Container):
-    """A container of one layer, given or added."""
+    """A container of one layer, from the arguments or from `add`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -217,7 +217,7 @@ def _bottled(m: Any, x: Tensor) -> Tensor:
     return output
 
 
-rows({"Sequential": (lambda jvalue=None: Parts(), in_turn, "Layers one behind the other.")}, _Chain)
+rows({"Sequential": (lambda jvalue=None: Parts(), in_turn, "Layers in sequence.")}, _Chain)
 rows({"MapTable": (lambda module=None: Parts(), lambda m, x: [m.part(0, each) for each in x],
     "One layer on every tensor of a table.")}, _OneForAll, tables=True)  # fmt: skip
 rows({"ParallelTable": (lambda: Parts(), lambda m, x: m.each(x), "Layers each on its own tensor of a table.")},
@@ -231,10 +231,10 @@ rows({
 rows({
     "TimeDistributed": (lambda model: Weights(part=model), each_step, "A layer on every step of (batch, time, ...)."),
     "Bottle": (lambda module, n_input_dim=2, n_output_dim1=INTMAX: Weights(part=module, kept=n_input_dim - 1),
-        _bottled, "A layer on inputs with more dimensions than it takes: the first ones are laid into one."),
+        _bottled, "A layer on inputs with more dimensions than it takes: the first ones are flattened into one."),
 }, Holder)  # fmt: skip
 
-# Each number for itself, and classes.
+# Elementwise functions, and softmax.
 
 rows({
     "ReLU": (lambda x, ip=False: F.relu(x), "max(x, 0)."),
@@ -256,7 +256,7 @@ rows({
     "Clamp": (lambda x, min, max: torch.clamp(x, min, max), "x between two bounds."),
     "TanhShrink": (lambda x: F.tanhshrink(x), "x - tanh(x)."),
     "Threshold": (lambda x, th=1e-6, v=0.0, ip=False: F.threshold(x, th, v),
-        "x where it is over a threshold, else a value."),
+        "x if it is over a threshold, else a value."),
     "BinaryThreshold": (lambda x, th=1e-6, ip=False: (x > th).to(x.dtype), "1 where x is over a threshold, else 0."),
     "ELU": (lambda x, alpha=1.0, inplace=False: F.elu(x, alpha), "x, or alpha (exp(x) - 1) below 0."),
     "LeakyReLU": (lambda x, negval=0.01, inplace=False: F.leaky_relu(x, negval),
@@ -268,9 +268,9 @@ rows({
     "Power": (lambda x, power, scale=1.0, shift=0.0: (shift + scale * x) ** power, "(shift + scale x) ** power."),
     "AddConstant": (lambda x, constant_scalar, inplace=False: x + constant_scalar, ""),
     "MulConstant": (lambda x, scalar, inplace=False: x * scalar, ""),
-    "Identity": (lambda x: x, "The input as it is."), "Contiguous": (lambda x: x.contiguous(), ""),
-    "Echo": (lambda x: x, "x as it is."),
-    "DenseToSparse": (lambda x: x, "x as it is: tensors are dense here."),
+    "Identity": (lambda x: x, "The input, unchanged."), "Contiguous": (lambda x: x.contiguous(), ""),
+    "Echo": (lambda x: x, "The input, unchanged."),
+    "DenseToSparse": (lambda x: x, "The input, unchanged: tensors are dense here."),
     "GradientReversal": (lambda x, the_lambda=1.0: (1 + the_lambda) * x.detach() - the_lambda * x,
         "x, whose gradient comes back times -lambda."),
 })  # fmt: skip
@@ -356,7 +356,7 @@ rows({
     "View": (_view, "The same numbers in another shape, row by row where there are more of them than the shape holds."),
     "Reshape": (_reshape,
         "The same numbers in another shape, row by row unless batch_mode is False or the whole input fills the shape."),
-    "InferReshape": (_infer_reshape, "Another shape: -1 is found out, 0 is the input's own dimension."),
+    "InferReshape": (_infer_reshape, "Another shape: -1 is inferred, 0 is the input's own dimension."),
     "Squeeze": (_squeeze, "The input without a dimension of 1, several of them, or all."),
     "Unsqueeze": (lambda x, pos, num_input_dims=INTMIN: x.unsqueeze(pos - 1 + (0 < num_input_dims < x.dim())),
         "The input with one more dimension of 1 at a place."),
@@ -369,7 +369,7 @@ rows({
         "The input repeated to these sizes; -1 leaves a dimension alone."),
     "Reverse": (lambda x, dimension=1, is_inplace=False: x.flip(axis(dimension, x)),
         "The input backwards along a dimension."),
-    "Padding": (_padding, "The input with values before (pad below 0) or behind a place of a dimension."),
+    "Padding": (_padding, "The input with values inserted before (pad below 0) or after a place of a dimension."),
     "SpatialZeroPadding": (lambda x, pad_left, pad_right, pad_top, pad_bottom: padded(x, [(pad_top, pad_bottom), (
         pad_left, pad_right)]), "Images with zeros around them, or cut where a number is below 0."),
     "Cropping2D": (lambda x, heightCrop, widthCrop, data_format="NCHW": ordered(x, data_format, lambda y: padded(y, [
@@ -401,7 +401,7 @@ rows({
 
 
 def _dropped(m: Any, x: Tensor) -> Tensor:
-    """Drop numbers; where the mask has one for some dimensions, whole channels."""
+    """Drop numbers; the mask has size 1 in the dimensions of `spread`, so that whole channels are dropped."""
     if not m.training:
         return x
     shape = [1 if at - x.dim() in m.spread else size for at, size in enumerate(x.shape)]
@@ -439,7 +439,7 @@ rows({
 
 
 def _fitting(weight: Tensor, x: Tensor) -> Tensor:
-    """Return a weight as it stands against an input: with a dimension for the rows of a batch, or without."""
+    """Return a weight with as many dimensions as an input, with or without a batch."""
     if weight.dim() > x.dim() and weight.shape[0] == 1:
         return weight[0]
     return weight.unsqueeze(0) if weight.dim() < x.dim() else weight
@@ -468,20 +468,20 @@ def _srelu(input_shape: Sequence[int], share_axes: Sequence[int] | None = None) 
 
 
 def _bent(m: Any, x: Tensor) -> Tensor:
-    right = m.left + m.right.abs()  # learned as its distance, so that it stays on the right
+    right = m.left + m.right.abs()  # learned as a distance, so that it stays right of the left bound
     over, under = right + m.right_slope * (x - right), m.left + m.left_slope * (x - m.left)
     return torch.where(x >= right, over, torch.where(x <= m.left, under, x))
 
 
 def _highway(m: Any, x: Tensor) -> Tensor:
-    share, made = torch.sigmoid(m.gate(x)), m.linear(x)
-    return share * (made if m.activation is None else m.activation(made)) + (1 - share) * x
+    share, output = torch.sigmoid(m.gate(x)), m.linear(x)
+    return share * (output if m.activation is None else m.activation(output)) + (1 - share) * x
 
 
 def table_places(x: Tensor, first: int, count: int) -> Tensor:
     """Return indices of a table's rows as torch counts them; refuse others."""
     places = x.long() - first
-    if SHAPING.get():  # zeros stand for no index
+    if SHAPING.get():  # the input is zeros, which are no indices
         return torch.zeros_like(places)
     if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
         raise DataError(f"an index counts from {first} to {count - 1 + first}; got {x.min():g} to {x.max():g}")
@@ -496,12 +496,12 @@ def _looked_up(m: Any, x: Tensor) -> Tensor:
 
 
 def _combined(m: Any, x: Any) -> Tensor:
-    """Add up or average the rows of a table for the indices of each row, which count from 1; 0 stands for none."""
-    indices, given = x if isinstance(x, list | tuple) else (x, torch.ones_like(x))
+    """Add up or average the rows of a table for the indices of each row, which count from 1; 0 is ignored."""
+    indices, weights = x if isinstance(x, list | tuple) else (x, torch.ones_like(x))
     rows = F.embedding(table_places(torch.where(indices == 0, 1, indices), 1, len(m.weight)), m.weight)
     if m.limit is not None:
         rows = rows * (m.limit / rows.norm(dim=-1, keepdim=True).clamp(min=m.limit))
-    shares = (given * (indices > 0)).unsqueeze(-1)
+    shares = (weights * (indices > 0)).unsqueeze(-1)
     total, mass = (rows * shares).sum(-2), (shares if m.combiner == "mean" else shares.square()).sum(-2)
     mass = torch.where(mass == 0, 1.0, mass)
     return total if m.combiner == "sum" else total / (mass if m.combiner == "mean" else mass.sqrt())
@@ -517,7 +517,7 @@ def _lookup(count: int, size: int, combiner: str, max_norm: float) -> Weights:
 def _sparse_linear(inputs: int, outputs: int, bias: bool, start: int, length: int) -> nn.Linear:
     if (start, length) != (-1, -1):
         raise ArgumentError(
-            f"gradients are of the whole input here: leave out where they begin and end; got {start}, {length}."
+            f"gradients are of the whole input here: leave out their start and length; got {start}, {length}."
         )
     return nn.Linear(inputs, outputs, bias)
 
@@ -530,7 +530,7 @@ def _normalize(x: Tensor, p: float = 2.0, eps: float = 1e-10) -> Tensor:
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalization over dimension 1 behind the rows; its factors begin between 0 and 1, as BigDL's do."""
+    """Batch normalization over dimension 1; its factors begin between 0 and 1, as BigDL's do."""
 
     def __init__(self, size: int, eps: float, momentum: float, affine: bool, form: str = "NCHW") -> None:
         super().__init__(size, eps, momentum, affine)
@@ -562,15 +562,15 @@ def _channels_to_back(norm: nn.Module, inputs: tuple[Tensor], output: Tensor) ->
 
 
 def _heads(hidden_size: int, num_heads: int, attention_dropout: float) -> Weights:
-    query, key, value, joined = (nn.Linear(hidden_size, hidden_size, False) for _ in range(4))
-    return Weights(heads=num_heads, p=attention_dropout, query=query, key=key, value=value, joined=joined)
+    query, key, value, output = (nn.Linear(hidden_size, hidden_size, False) for _ in range(4))
+    return Weights(heads=num_heads, p=attention_dropout, query=query, key=key, value=value, joined=output)
 
 
 def _attention(m: Any, x: Any) -> Tensor:
-    asked, known, bias = x
+    queries, memory, bias = x
     q, k, v = (
-        linear(given).unflatten(-1, (m.heads, -1)).transpose(1, 2)
-        for linear, given in ((m.query, asked), (m.key, known), (m.value, known))
+        linear(source).unflatten(-1, (m.heads, -1)).transpose(1, 2)
+        for linear, source in ((m.query, queries), (m.key, memory), (m.value, memory))
     )
     mask = bias.expand(len(q), m.heads, q.shape[2], k.shape[2])
     output = F.scaled_dot_product_attention(q, k, v, mask, m.p if m.training else 0.0)
@@ -637,7 +637,7 @@ rows({
 
 
 def _temporal(m: Any, x: Tensor) -> Tensor:
-    """Convolve over time: a weight goes with the frames of a window one after the other."""
+    """Convolve over time: the weight holds the frames of a window one after the other."""
     weight = m.weight.unflatten(1, (m.kernel, -1)).transpose(1, 2)
     return F.conv1d((x if m.propagates else x.detach()).mT, weight, m.bias, m.stride).mT
 
@@ -653,7 +653,7 @@ def _local(planes: tuple[int, int], size: Sequence[int], kernel: Sequence[int], 
 
 
 def _weighed(m: Any, windows: Tensor) -> Tensor:
-    """Return what each place's own weight makes of its window; where channels come last, they do in a weight too."""
+    """Apply each place's own weight to its window; with channels last, they are last in the weight too."""
     weight = m.weight
     if len(m.kernel) == 2 and not is_channels_first(m.form):
         weight = weight.unflatten(-1, (*m.kernel, -1)).movedim(-1, -3).flatten(-3)
@@ -666,11 +666,11 @@ def _by_places1d(m: Any, x: Tensor) -> Tensor:
 
 
 def _by_places2d(m: Any, x: Tensor) -> Tensor:
-    def made(y: Tensor) -> Tensor:
+    def compute(y: Tensor) -> Tensor:
         windows = F.unfold(y, m.kernel, padding=m.padding, stride=m.stride)
         return _weighed(m, windows.mT).mT.unflatten(-1, m.out)
 
-    return ordered(x if m.propagates else x.detach(), m.form, lambda y: batched(y, 3, made))
+    return ordered(x if m.propagates else x.detach(), m.form, lambda y: batched(y, 3, compute))
 
 
 def _uniform_within(tensor: Tensor, bounds: Tensor) -> None:
@@ -741,11 +741,11 @@ def _across(x: Tensor, size: int = 5, alpha: float = 1.0, beta: float = 0.75, k:
 
 def _neighbourhood(subtracts: bool, n_input_plane: int = 1, kernel: Any = None, threshold: float | None = None,
                    value: float = 1e-4) -> Weights:  # fmt: skip
-    """Return a module of images without the mean around each place, divided by the deviation there, or both."""
-    given = torch.ones(9, 9) if kernel is None else torch.as_tensor(kernel, dtype=torch.float32)
-    made = Weights(planes=n_input_plane, subtracts=subtracts, threshold=threshold, value=value)
-    made.register_buffer("kernel", given if given.dim() == 2 else given.reshape(-1, 1) @ given.reshape(1, -1))
-    return made
+    """Return a module that subtracts the mean around each place, divides by the deviation there, or both."""
+    window = torch.ones(9, 9) if kernel is None else torch.as_tensor(kernel, dtype=torch.float32)
+    module = Weights(planes=n_input_plane, subtracts=subtracts, threshold=threshold, value=value)
+    module.register_buffer("kernel", window if window.dim() == 2 else window.reshape(-1, 1) @ window.reshape(1, -1))
+    return module
 
 
 def _around(m: Any, x: Tensor) -> Tensor:
@@ -756,7 +756,7 @@ def _around(m: Any, x: Tensor) -> Tensor:
 
 
 def _contrast(m: Any, x: Tensor) -> Tensor:
-    """Return images compared with what is around each place; edges are made up for."""
+    """Normalize images by the neighbourhood of each place; edges are corrected."""
     if x.dim() == 3:
         return _contrast(m, x.unsqueeze(0)).squeeze(0)
     if x.shape[1] != m.planes:
@@ -824,9 +824,9 @@ rows({
         count_include_pad=True, ceil_mode=False: pooled("avg", x, (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h,
         pad_w), "NCHW", ceil_mode, count_include_pad), "The mean of each window of volumes."),
     "SpatialCrossMapLRN": (_across,
-        "Images divided by a power of what neighbouring channels have at the same place; size is odd."),
+        "Images divided by a power of the neighbouring channels at the same place; size is odd."),
     "SpatialWithinChannelLRN": (lambda x, size=5, alpha=1.0, beta=0.75: x / (1 + alpha * F.avg_pool2d(x.square(), size,
-        1, (size - 1) // 2)) ** beta, "Images divided by a power of what the channel has around the place."),
+        1, (size - 1) // 2)) ** beta, "Images divided by a power of the channel around each place."),
     "SpatialSubtractiveNormalization": (lambda n_input_plane=1, kernel=None: _neighbourhood(True, n_input_plane,
         kernel), _contrast, "Images without the mean around each place."),
     "SpatialDivisiveNormalization": (signed(n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4), partial(

@@ -1,4 +1,4 @@
-"""Net: trained models that answer, and the low-level Estimator. Owns InferenceModel, Net, GraphNet and Estimator's verbs."""
+"""Net: trained models for inference, and the low-level Estimator. Owns InferenceModel, Net, GraphNet and Estimator."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class GraphNet:
 
 
 class InferenceModel:
-    """A trained model of any kind that answers for arrays, in as many threads at a time as there are."""
+    """A trained model of any kind that predicts for arrays, in any number of threads at a time."""
 
     def __init__(self, supported_concurrent_num: int = 1, bigdl_type: str = "float") -> None:
         self.answer: Callable[[Any], Any] | None = None
@@ -94,7 +94,7 @@ class InferenceModel:
 
     def load_tensorflow_graph(self, model_path: str, model_type: str, inputs: Any, outputs: Any, *threads: Any,
                               **more: Any) -> None:  # fmt: skip
-        """Load a frozen graph or a SavedModel, to answer with some of its tensors for others, by their names."""
+        """Load a frozen graph or a SavedModel, to predict some of its tensors from others, by their names."""
         self._load(_tensorflow, model_path, model_type, inputs, outputs)
 
     load_caffe = refusal("Caffe's format", CAFFE)
@@ -104,7 +104,7 @@ class InferenceModel:
         return self._loaded(self.answer)(_inputs(inputs))
 
     def distributed_predict(self, inputs: Any, sc: Any = None) -> Any:
-        """Return the outputs of an RDD of inputs, as an RDD; the workers load the model from where it was."""
+        """Return the outputs of an RDD of inputs, as an RDD; the workers load the model from the same path."""
         return inputs.mapPartitions(partial(_answers, self._loaded(self.source)))
 
     @staticmethod
@@ -130,17 +130,17 @@ def _answers(source: Callable[[], Callable[[Any], Any]], rows: Any) -> Any:
 def _bigdl(path: str, weight_path: str | None) -> Any:
     from orca.bigdl.training import predicted
 
-    # Answering once for all: threads would take turns in switching a layer that trains to answering and back.
+    # In evaluation mode for good: threads would otherwise switch the mode under each other.
     return partial(predicted, Net.load_bigdl(path, weight_path).training(False))
 
 
-def _torch(given: Any) -> Any:
+def _torch(model: Any) -> Any:
     import torch
 
     from orca.bigdl.layer import _arrays
 
-    taken = isinstance(given, torch.nn.Module)
-    module = (copy.deepcopy(given) if taken else _script(given)).eval()  # the user's stays in its mode
+    is_module = isinstance(model, torch.nn.Module)
+    module = (copy.deepcopy(model) if is_module else _script(model)).eval()  # the user's own keeps its mode
 
     def answer(inputs: Any) -> Any:
         arrays = inputs if isinstance(inputs, list) else [inputs]
@@ -169,7 +169,7 @@ def _script(path: Any) -> Any:
 
 
 def _kept(dtype: Any) -> Any:
-    """Return the type that a torch module gets numbers in: whole numbers stay, all others are float32."""
+    """Return the type in which a torch module gets numbers: integers keep theirs, all others are float32."""
     return dtype if np.issubdtype(dtype, np.integer) or dtype == np.bool_ else np.float32
 
 
@@ -248,7 +248,7 @@ class Estimator(Trainer):
 
     def train_minibatch(self, train_set: Any, criterion: Any, end_trigger: Any = None, checkpoint_trigger: Any = None,
                         validation_set: Any = None, validation_method: Any = None) -> Estimator:  # fmt: skip
-        """Train on data that comes in batches, as a DataLoader's."""
+        """Train on data in batches, such as a DataLoader's."""
         rows = train_set, criterion, end_trigger, checkpoint_trigger, validation_set, validation_method
         return self.train(*rows, batch_size=None)
 
@@ -266,5 +266,5 @@ class Estimator(Trainer):
     evaluate_imagefeature = evaluate
 
     def evaluate_minibatch(self, validation_set: Any, validation_method: Any) -> list[EvaluatedResult]:
-        """Return an EvaluatedResult of each validation method, of data that comes in batches."""
+        """Return an EvaluatedResult of each validation method, for data in batches."""
         return self.evaluate(validation_set, validation_method, None)

@@ -1,6 +1,6 @@
-"""Optimizer: training in the words of bigdl.optim.optimizer. Owns Optimizer and its kin, summaries, and Trainer.
+"""Optimizer: training with the API of bigdl.optim.optimizer. Owns the Optimizers, summaries, and Trainer.
 
-A Trainer is what the Keras-style models, the low-level Estimator and the Optimizers have in common.
+Trainer is the base of the Keras-style models, the low-level Estimator and the Optimizers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class TrainSummary(KnownArguments):
         self.log_dir, self.app_name = self.summaries.log_dir, self.summaries.app_name
 
     def read_scalar(self, tag: str) -> np.ndarray[Any, Any]:
-        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"; none before a fit."""
+        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"; no rows before a fit."""
         return np.array(self.summaries.read(self.part, tag) or np.empty((0, 3)))
 
     def set_summary_trigger(self, name: str, trigger: Any) -> TrainSummary:
-        """Say when to write a tag: those of numbers are written in every step; distributions of weights are not."""
+        """Check a tag and its trigger; numbers are written in every step, distributions of weights are not."""
         if name == "Parameters":
             logger.warning("summaries hold no distributions of weights: the trigger of %r changes nothing.", name)
         elif name not in ("Loss", "LearningRate", "Throughput"):
@@ -50,7 +50,7 @@ class ValidationSummary(TrainSummary):
 
 
 class Trainer(KnownArguments):
-    """The settings of a training that may change between fits, and what stays from one fit to the next."""
+    """The settings of a training that may change between fits, and the state kept from one fit to the next."""
 
     workers_per_node = 1  # ranks on each node of the cluster
     estimator: Any = None  # of the last fit
@@ -59,15 +59,15 @@ class Trainer(KnownArguments):
     board: Any = None
 
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
-        """Write what each fit gives for TensorBoard, under log_dir/app_name."""
+        """Write the curves of each fit for TensorBoard, under log_dir/app_name."""
         self.board = Summaries(log_dir, app_name)
 
     def get_train_summary(self, tag: str | None = None) -> Any:
-        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"; None without any."""
+        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"; None if there are none."""
         return self._summary("train", tag)
 
     def get_validation_summary(self, tag: str | None = None) -> Any:
-        """Return rows of step, value and time of a metric of the validation; None without any."""
+        """Return rows of step, value and time of a metric of the validation; None if there are none."""
         return self._summary("validation", tag)
 
     def _summary(self, part: str, tag: str | None) -> Any:
@@ -85,11 +85,11 @@ class Trainer(KnownArguments):
     set_l2_norm_gradient_clipping = set_gradient_clipping_by_l2_norm
 
     def clear_gradient_clipping(self) -> None:
-        """Clip gradients no more."""
+        """Turn clipping off."""
         self.clipping = None, None
 
     def estimator_of(self, model: Any, loss: Any, optimizer: Any, backend: str | None = None, **more: Any) -> Any:
-        """Return an Estimator that begins with the weights as they are, and goes on with the optimizer's state."""
+        """Return an Estimator with the current weights and the optimizer state of the last fit."""
         from orca.bigdl.training import backend_now
         from orca.estimators import Estimator
 
@@ -100,7 +100,7 @@ class Trainer(KnownArguments):
         net = model.to_torch() if hasattr(model, "to_torch") else model
         outline = outline_of(net)
         if outline != self.outline and self.estimator is not None:
-            logger.warning("the layers or regularizers of %s have changed: its optimizer begins anew.", model)
+            logger.warning("the layers or regularizers of %s have changed: its optimizer starts over.", model)
             self.estimator = None
         self.outline = outline
         if self.estimator is not None and self.estimator._state is not None:
@@ -113,7 +113,7 @@ class Trainer(KnownArguments):
 
 
 class BaseOptimizer(Trainer):
-    """The settings of a training, which `optimize` runs. Optimizer says what they are."""
+    """The settings of a training, which `optimize` runs; see Optimizer."""
 
     def __init__(self, model: Any, data: Any, criterion: Any, end_trigger: Any = None, batch_size: int = 32,
                  optim_method: Any = None, backend: str | None = None) -> None:  # fmt: skip
@@ -168,11 +168,11 @@ class BaseOptimizer(Trainer):
         """Do nothing: data is read when it is needed."""
 
     def optimize(self, resume: bool = False) -> Any:
-        """Train, and return the model with its trained weights; another call goes on where the last one ended.
+        """Train, and return the model with its trained weights; another call continues from there.
 
         Args:
-            resume: Whether to go on from the newest checkpoint under the path of `set_checkpoint`, if there is one: in
-                another program, after the first one was interrupted.
+            resume: Whether to resume from the newest checkpoint under the path of `set_checkpoint`, if there is one:
+                in another program, after the first one was interrupted.
         """
         from orca.bigdl.training import metrics_for
 
@@ -222,7 +222,7 @@ class Optimizer(BaseOptimizer):
         return Optimizer(model, training_set, criterion, end_trigger, batch_size, optim_method)
 
     def set_validation(self, batch_size: int, val_rdd: Any, trigger: Any, val_method: Any = None) -> None:
-        """Validate in epochs in which, or at whose end, a trigger fires, by these methods (Top1Accuracy unless given)."""
+        """Validate after epochs in which the trigger fires, by these methods (Top1Accuracy unless given)."""
         self._validate(val_rdd, trigger, val_method)
 
     def set_traindata(self, training_rdd: Any, batch_size: int) -> None:
@@ -242,12 +242,12 @@ class LocalOptimizer(BaseOptimizer):
         super().__init__(model, (X, Y), criterion, end_trigger, batch_size, optim_method, "local")
 
     def set_validation(self, batch_size: int, X_val: Any, Y_val: Any, trigger: Any, val_method: Any = None) -> None:
-        """Validate in epochs in which, or at whose end, a trigger fires, by these methods (Top1Accuracy unless given)."""
+        """Validate after epochs in which the trigger fires, by these methods (Top1Accuracy unless given)."""
         self._validate((X_val, Y_val), trigger, val_method)
 
 
 def trained(est: Any, model: Any) -> Any:
-    """Return a model with the weights that its Estimator has; a torch module takes them over here."""
+    """Return a model with the weights of its Estimator; a torch module loads them here."""
     answer = est.get_model()
     if answer is not model:
         model.load_state_dict(answer.state_dict())
@@ -255,7 +255,7 @@ def trained(est: Any, model: Any) -> Any:
 
 
 def outline_of(net: Any) -> list[Any]:
-    """Return what the state of an optimizer goes with: the shape and the penalty of each weight."""
+    """Return the shape and the penalty of each weight: an optimizer's state fits models with the same outline."""
     from orca.frameworks.torch.penalties import penalised
 
     penalties = {id(parameter): sizes for parameter, sizes in penalised(net)}
@@ -263,9 +263,9 @@ def outline_of(net: Any) -> list[Any]:
 
 
 def one_method(optim_method: Any) -> Any:
-    """Return an optim method, SGD() where there is none; several are refused."""
+    """Return an optim method, SGD() for None; several are refused."""
     if isinstance(optim_method, dict):
         raise NotSupported(
-            "an optim method for each layer is not supported: pass one, and freeze the layers that are not to learn."
+            "an optim method for each layer is not supported: pass one, and freeze the layers that shall not be trained."
         )
     return SGD() if optim_method is None else optim_method

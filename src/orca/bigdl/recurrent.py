@@ -1,7 +1,7 @@
-"""Recurrent: BigDL's layers over time. Owns cells, the order of their gates and weights, and how states go on.
+"""Recurrent: BigDL's layers over time. Owns cells, the order of their gates and weights, and their states.
 
-A cell has `project` (what all steps need of the input, computed at once), `begin` (the first state) and `step`: the
-third of a row is the step of its Cell. Inputs are (batch, time, ...). Weights are, in this order: of the input, their
+A cell has `project` (the projection of the input, computed for all steps at once), `begin` (the first state) and
+`step`, which is the third part of a row. Inputs are (batch, time, ...). Weights are, in this order: of the input, their
 bias, of the hidden state, of the memory where gates see it. An LSTM's gates are input, new value, forget, output.
 """
 
@@ -27,7 +27,7 @@ State = tuple[Tensor, ...]
 class Cell(Weights):
     """A cell: weights of the input for some gates, and of the hidden state."""
 
-    forward: Any = nn.Module.forward  # none, by which FSDP sees that containers call other methods
+    forward: Any = nn.Module.forward  # none of its own: FSDP detects that containers call other methods
 
     def __init__(self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, bias: bool = True,
                  states: int = 1, activation: Any = None, inner_activation: Any = None,
@@ -37,28 +37,28 @@ class Cell(Weights):
                          gate=inner_activation or nn.Sigmoid())  # fmt: skip
 
     def project(self, x: Tensor) -> Tensor:
-        """Return what the gates get of the input at every step."""
+        """Return the projection of the input at every step, which the gates take."""
         return F.linear(self.drop(x), self.weight, self.bias)
 
     def begin(self, x: Tensor) -> State:
         """Return the first state, of zeros."""
         return tuple(x.new_zeros(len(x), self.size) for _ in range(self.states))
 
-    def step(self, given: Tensor, state: State) -> State:
+    def step(self, projection: Tensor, state: State) -> State:
         """Return the next state."""
-        return FORWARD[self.row](self, given, state)  # type: ignore[no-any-return]
+        return FORWARD[self.row](self, projection, state)  # type: ignore[no-any-return]
 
     def drop(self, x: Tensor) -> Tensor:
         """Drop some numbers in training."""
         return F.dropout(x, self.p, self.training) if self.p else x
 
 
-def _remember(cell: Any, given: Tensor, memory: Tensor, dim: int) -> State:
-    """Return output and memory of an LSTM with its gates in this order; they see the memory where there is a `peep`."""
-    enter, value, forget, leave = given.chunk(4, dim)
+def _remember(cell: Any, gates: Tensor, memory: Tensor, dim: int) -> State:
+    """Return output and memory of an LSTM with its gates in this order; with a `peep` they see the memory."""
+    enter, value, forget, leave = gates.chunk(4, dim)
     first, second, third = (0, 0, 0) if cell.peep is None else cell.peep.unbind(0)
-    kept = cell.gate(forget + second * memory) * memory
-    memory = cell.gate(enter + first * memory) * cell.value(value) + kept
+    rest = cell.gate(forget + second * memory) * memory
+    memory = cell.gate(enter + first * memory) * cell.value(value) + rest
     return cell.gate(leave + third * memory) * cell.value(memory), memory
 
 
@@ -67,19 +67,19 @@ def _lstm(size: int, hidden: int, p: float, *activations: Any, peephole: bool = 
     return Cell(size, hidden, 4, p, True, 2, *activations, **more)
 
 
-def _lstm_step(cell: Any, given: Tensor, state: State) -> State:
-    return _remember(cell, given + F.linear(cell.drop(state[0]), cell.hidden), state[1], -1)
+def _lstm_step(cell: Any, projection: Tensor, state: State) -> State:
+    return _remember(cell, projection + F.linear(cell.drop(state[0]), cell.hidden), state[1], -1)
 
 
 def _gru(size: int, hidden: int, p: float, *activations: Any) -> Cell:
     return Cell(size, hidden, 3, p, True, 1, *activations, hidden=[2 * hidden, hidden], hidden_value=[hidden, hidden])
 
 
-def _gru_step(cell: Any, given: Tensor, state: State) -> State:
+def _gru_step(cell: Any, projection: Tensor, state: State) -> State:
     (output,) = state
-    gates = cell.gate(given[..., : 2 * cell.size] + F.linear(cell.drop(output), cell.hidden))
+    gates = cell.gate(projection[..., : 2 * cell.size] + F.linear(cell.drop(output), cell.hidden))
     reset, update = gates.chunk(2, -1)
-    value = cell.value(given[..., 2 * cell.size :] + F.linear(cell.drop(reset * output), cell.hidden_value))
+    value = cell.value(projection[..., 2 * cell.size :] + F.linear(cell.drop(reset * output), cell.hidden_value))
     return ((1 - update) * value + update * output,)
 
 
@@ -100,7 +100,7 @@ class ConvolutionCell(nn.Module):
         for word, value, one in (("stride", stride, 1), ("padding", padding, -1)):
             if value != one:
                 raise ArgumentError(
-                    f"a ConvLSTM goes on with images of one size: its {word} must be {one}; got {value}."
+                    f"the states of a ConvLSTM have the size of its images: its {word} must be {one}; got {value}."
                 )
         kind: Any = (nn.Conv2d, nn.Conv3d)[dims - 2]
         self.size, self.outer = outputs, kind(inputs, 4 * outputs, outer, padding="same")
@@ -109,16 +109,16 @@ class ConvolutionCell(nn.Module):
         self.value, self.gate = activation or nn.Tanh(), inner_activation or nn.Sigmoid()
 
     def project(self, x: Tensor) -> Tensor:
-        """Return what the gates get of the input at every step."""
+        """Return the projection of the input at every step, which the gates take."""
         return self.outer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
     def begin(self, x: Tensor) -> State:
         """Return the first state, of zeros."""
         return tuple(x.new_zeros(len(x), self.size, *x.shape[3:]) for _ in range(2))
 
-    def step(self, given: Tensor, state: State) -> State:
+    def step(self, projection: Tensor, state: State) -> State:
         """Return output and memory."""
-        return _remember(self, given + self.inner(state[0]), state[1], 1)
+        return _remember(self, projection + self.inner(state[0]), state[1], 1)
 
 
 class _MultiRNNCell(nn.Module):
@@ -135,13 +135,13 @@ class _MultiRNNCell(nn.Module):
             states.append(cell.begin(states[-1][0].unsqueeze(1)))
         return (None, *states)
 
-    def step(self, given: Tensor, state: Any) -> Any:
+    def step(self, signal: Tensor, state: Any) -> Any:
         states: list[Any] = []
         for at, (cell, before) in enumerate(zip(self.cells, state[1:], strict=True)):
-            given = given if at == 0 else cell.project(given.unsqueeze(1)).squeeze(1)
-            states.append(cell.step(given, before))
-            given = states[-1][0]
-        return (given, *states)
+            signal = signal if at == 0 else cell.project(signal.unsqueeze(1)).squeeze(1)
+            states.append(cell.step(signal, before))
+            signal = states[-1][0]
+        return (signal, *states)
 
 
 def unroll(cell: Any, x: Tensor, backwards: bool = False) -> tuple[Tensor, Any]:
@@ -152,9 +152,9 @@ def unroll(cell: Any, x: Tensor, backwards: bool = False) -> tuple[Tensor, Any]:
         )
     if x.dim() < 3:
         raise DataError("the input needs the dimensions batch, time and features")
-    given, state = cell.project(x).unbind(1), cell.begin(x)
+    projections, state = cell.project(x).unbind(1), cell.begin(x)
     outputs = []
-    for each in reversed(given) if backwards else given:
+    for each in reversed(projections) if backwards else projections:
         state = cell.step(each, state)
         outputs.append(state[0])
     return torch.stack(outputs[::-1] if backwards else outputs, 1), state
@@ -177,7 +177,7 @@ class _RecurrentContainer(Container):
 
 
 class _BothWays(_RecurrentContainer):
-    """A container of a cell and of another like it that reads backwards."""
+    """A container of a cell and of a copy of it that reads backwards."""
 
     def add(self, model: Any) -> Any:
         super().add(model)
@@ -190,12 +190,12 @@ class _BothWays(_RecurrentContainer):
 
     @property
     def _inner(self) -> Any:
-        """The cell and the other one, and the layer that merges them."""
+        """The cell and its copy, and the layer that merges them."""
         merge = self.arguments["merge"]
         return [*self.layers, self.back, *([merge] if isinstance(merge, Layer) else [])] if self.layers else []
 
     def flattened_layers(self, include_container: bool = False) -> Any:
-        """Return the cell and the other one, which has the same names."""
+        """Return the cell and its copy, which has the same names."""
         every = super().flattened_layers(include_container)
         for cell in every:
             if cell._twin is not None:
@@ -234,7 +234,7 @@ rows({
     "GRU": (signed("input_size", "hidden_size", **GATES), _gru, _gru_step,
         "A cell with the gates reset and update, and a new value."),
     "RnnCell": (signed("input_size", "hidden_size", "activation", isInputWithBias=True, isHiddenWithBias=True, **WUB),
-        _rnn, lambda cell, given, state: (cell.value(given + F.linear(state[0], cell.hidden, cell.bias_hidden)),),
+        _rnn, lambda cell, gates, state: (cell.value(gates + F.linear(state[0], cell.hidden, cell.bias_hidden)),),
         "A cell without gates."),
     "ConvLSTMPeephole": (signed("input_size", "output_size", "kernel_i", "kernel_c", **FILM, activation=None,
         inner_activation=None, **WUB, cRegularizer=None, with_peephole=True), partial(ConvolutionCell, 2),
@@ -248,7 +248,7 @@ rows({
     "Recurrent": (lambda: Parts(state=None), lambda m, x: _kept(m, *unroll(m.parts[0], x)),
         "A cell over all steps of (batch, time, ...)."),
     "RecurrentDecoder": (lambda output_length: Parts(state=None, length=output_length), _decoded,
-        "A cell that begins with (batch, ...) and gets each of its outputs as its next input."),
+        "A cell whose first input is (batch, ...), and each output the next input."),
 }, _RecurrentContainer)  # fmt: skip
 rows({"BiRecurrent": (lambda merge=None: Parts(state=None, merge=merge), _both_ways,
     "A cell forwards and another backwards, their outputs added up or merged by a layer.")}, _BothWays)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training: BigDL's data and verbs on the Estimator. Owns rows of Samples as arrays, and answers row by row.
+"""Training: BigDL's data and verbs on the Estimator. Owns rows of Samples as arrays, and predictions row by row.
 
 An RDD of Samples becomes XShards of blocks of rows; the Estimator does the rest.
 """
@@ -23,7 +23,7 @@ from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.learner import evaluating
 from orca.rows.tree import cut_rows, rows_of
 
-BLOCK = 256  # rows that are answered, or put together, at a time
+BLOCK = 256  # rows of one forward pass, or of one shard
 
 
 def is_rdd(data: Any) -> bool:
@@ -37,14 +37,14 @@ def is_samples(data: Any) -> bool:
 
 
 def samples_of(data: Any) -> Any:
-    """Return the Samples of a FeatureSet, an ImageSet or a TextSet; all else stays as it is."""
+    """Return the Samples of a FeatureSet, an ImageSet or a TextSet; other data unchanged."""
     while hasattr(data, "to_samples"):
         data = data.to_samples()
     return data
 
 
 def data_of(data: Any) -> Any:
-    """Return data as the Estimator takes it: RDDs and lists of Samples become XShards and arrays, all else stays."""
+    """Return data as the Estimator takes it: RDDs and lists of Samples become XShards and arrays."""
     data = samples_of(data)
     if isinstance(data, list | tuple) and not data:
         raise DataError("there are no rows: the data is empty.")
@@ -61,20 +61,20 @@ def data_of(data: Any) -> Any:
 def rows_for(data: Any, features: Any, labels: Any) -> tuple[Any, bool]:
     """Return data as the Estimator takes it, after a preprocessing of features and one of labels (or None).
 
-    Also return whether it has columns, which it reads by itself.
+    Also return whether it has columns, to which the Estimator applies the preprocessing itself.
     """
-    given = data_of(data)
-    shards = hasattr(given, "transform_shard")
-    if hasattr(given, "columns") and not shards:
-        return given, True
+    source = data_of(data)
+    shards = hasattr(source, "transform_shard")
+    if hasattr(source, "columns") and not shards:
+        return source, True
     if features is None and labels is None:
-        return given, shards and given is data
+        return source, shards and source is data
     step = partial(_preprocessed, features=features, labels=labels)
     if shards:
-        return given.transform_shard(step), False
-    if isinstance(given, tuple) and len(given) == 2:
-        return tuple(step({"x": given[0], "y": given[1]}).values()), False
-    return step({"x": given})["x"], False
+        return source.transform_shard(step), False
+    if isinstance(source, tuple) and len(source) == 2:
+        return tuple(step({"x": source[0], "y": source[1]}).values()), False
+    return step({"x": source})["x"], False
 
 
 def _preprocessed(block: Any, features: Any, labels: Any) -> Any:
@@ -94,7 +94,7 @@ def blocks(rows: Iterable[Any], size: int = BLOCK) -> Iterator[dict[str, Any]]:
 
 
 def stacked(rows: Sequence[Any]) -> dict[str, Any]:
-    """Return Samples (or arrays, which have no labels) as arrays, with a first dimension of rows; several as tuples."""
+    """Return Samples (or arrays, without labels) as arrays with a first dimension of rows; several as tuples."""
     if isinstance(rows[0], Sample):
         parts = {"x": [row.features for row in rows], "y": [row.labels for row in rows]}
     else:
@@ -116,7 +116,7 @@ def _columns(rows: Sequence[Sequence[Any]], key: str) -> Any:
 
 
 def backend_now() -> str:
-    """Return where to train: on the Spark or Ray that is up, else in processes of this machine."""
+    """Return the backend: the Spark or Ray that is up, else processes of this machine."""
     from orca.cluster.context import OrcaContext
 
     pyspark = sys.modules.get("pyspark")
@@ -140,23 +140,23 @@ def predicted(layer: Any, features: Any, batch_size: int = -1) -> Any:
 
 
 def answered(layer: Any, rows: Any, size: int = BLOCK, sample: Callable[[Any], Any] | None = None,
-             joined: Callable[[Any, Any], Any] | None = None) -> Any:  # fmt: skip
-    """Return the output of a layer, which sees `size` rows at a time, for each row of a list or an RDD.
+             join: Callable[[Any, Any], Any] | None = None) -> Any:  # fmt: skip
+    """Return the output of a layer, which gets `size` rows at a time, for each row of a list or an RDD.
 
-    `sample` returns the Sample (or array) of a row that is none itself, `joined` the result of a row and its output.
+    `sample` returns the Sample (or array) of a row of another kind, `join` the result for a row and its output.
     """
     if not is_rdd(rows):
-        return list(_answers(entry_of(layer), size, sample, joined, rows))
+        return list(_answers(entry_of(layer), size, sample, join, rows))
     model = rows.context.broadcast(cloudpickle.dumps(entry_of(layer)))
-    return rows.mapPartitions(lambda some: _answers(cloudpickle.loads(model.value), size, sample, joined, some))
+    return rows.mapPartitions(lambda some: _answers(cloudpickle.loads(model.value), size, sample, join, some))
 
 
-def _answers(net: Any, size: int, sample: Any, joined: Any, rows: Iterable[Any]) -> Iterator[Any]:
+def _answers(net: Any, size: int, sample: Any, join: Any, rows: Iterable[Any]) -> Iterator[Any]:
     rows = iter(rows)
     while some := list(islice(rows, size)):
         output = _call(net, stacked([sample(row) for row in some] if sample else some)["x"])
         outputs = zip(*output, strict=True) if isinstance(output, list) else output
-        yield from map(joined, some, outputs) if joined else outputs
+        yield from map(join, some, outputs) if join else outputs
 
 
 def evaluated(layer: Any, data: Any, batch_size: int, methods: Any) -> list[EvaluatedResult]:
@@ -192,21 +192,20 @@ def evaluated(layer: Any, data: Any, batch_size: int, methods: Any) -> list[Eval
 
 
 def metrics_for(methods: Any) -> Any:
-    """Return validation methods as the Estimator takes metrics: the loss is always told, under its own name."""
+    """Return validation methods as the Estimator takes metrics, which always reports the loss of the training."""
     if methods is None:
         return None
-    given = list(methods) if isinstance(methods, list | tuple) else [methods]
-    kept = []
-    for each in given:
+    metrics = []
+    for each in methods if isinstance(methods, list | tuple) else [methods]:
         if not isinstance(each, Loss):
-            kept.append(each)
+            metrics.append(each)
         elif type(each.criterion).__name__ != "ClassNLLCriterion":
-            kept.append(each.named(f"LossOf{type(each.criterion).__name__}"))
-    return kept
+            metrics.append(each.named(f"LossOf{type(each.criterion).__name__}"))
+    return metrics
 
 
 def entry_of(layer: Any) -> torch.nn.Module:
-    """Return the torch module of a layer, which takes numbers of any type, or a torch module as it is."""
+    """Return the torch module of a layer, for numbers of any type; a torch module unchanged."""
     module: torch.nn.Module = layer.to_torch() if isinstance(layer, Layer) else layer
     if isinstance(module, LayerEntry) and not module._forward_pre_hooks:
         module.register_forward_pre_hook(_floats)
@@ -214,7 +213,7 @@ def entry_of(layer: Any) -> torch.nn.Module:
 
 
 def _floats(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Return inputs as BigDL's tensors are: of floats, also where pixels are bytes."""
+    """Return inputs as floats, as BigDL's tensors are; pixels may be bytes."""
     return tuple(x.float() if isinstance(x, torch.Tensor) and not x.is_floating_point() else x for x in inputs)
 
 
@@ -232,16 +231,16 @@ def _count(net: torch.nn.Module, pieces: Iterable[dict[str, Any]], metrics: list
 
 
 def _call(net: torch.nn.Module, x: Any) -> Any:
-    """Return the output for some rows, computed as in answering, whatever mode the module is in."""
+    """Return the output for some rows in evaluation mode."""
     inputs = [_tensors(part) for part in (x if isinstance(x, list | tuple) else [x])]
     with torch.no_grad(), evaluating([net]):
-        if isinstance(net, LayerEntry):  # whose errors name the layer
+        if isinstance(net, LayerEntry):  # run names the layer in errors
             return _arrays(run(net.layer, inputs[0] if len(inputs) == 1 else inputs, "model"))
         return _arrays(net(*inputs))
 
 
 def _pieces(data: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """Yield arrays in blocks of rows; a block without rows where there are none."""
+    """Yield arrays in blocks of rows; one empty block for no rows."""
     arrays = {key: _array_tree(tree) for key, tree in data.items()}
     count = rows_of(arrays)
     return (cut_rows(arrays, slice(at, at + size)) for at in range(0, max(count, 1), size))
@@ -254,7 +253,7 @@ def _array_tree(tree: Any) -> Any:
     array = tree.to_ndarray() if isinstance(tree, JTensor) else np.asarray(tree)
     if array.dtype == object:
         raise DataError(
-            f"a layer answers for arrays of numbers, Samples and RDDs of them; got {type(tree).__name__}. "
+            f"a layer takes arrays of numbers, Samples and RDDs of them; got {type(tree).__name__}. "
             "Estimator.from_bigdl(model=...) takes XShards and DataFrames."
         )
     return array

@@ -12,7 +12,7 @@ Tensor = Any
 
 
 class Top1Accuracy(MeanMetric):
-    """How often the largest class is the right one; labels count from 1. One output says 1 from 0.5 on, else 0."""
+    """How often the largest class is the right one; labels count from 1. A single output is 1 from 0.5 on, else 0."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.ndim == 1 or output.shape[1] == 1:
@@ -56,7 +56,7 @@ class Loss(Metric):
         self.criterion = CRITERIONS["ClassNLLCriterion"]() if cri is None else cri
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        """Return the sum of losses, and what it is a mean over."""
+        """Return the sum of losses, and the count that their mean divides by."""
         module, kind = self.criterion.to_torch(), self.criterion.reduction
         count = kind(target).sum() if callable(kind) else len(output)
         loss = module(output, target)
@@ -64,9 +64,9 @@ class Loss(Metric):
 
 
 class HitRatio(Metric):
-    """How often the right one of a group is among its first k.
+    """How often the positive row of a group is among its first k.
 
-    A group is one row that is right (its label is 1) and neg_num others, in the order of the data.
+    A group is one positive row (its label is 1) and neg_num others, in the order of the data.
     """
 
     keeps_rows = True
@@ -84,7 +84,7 @@ class HitRatio(Metric):
         size = self.neg_num + 1
         groups, rest = divmod(len(scores), size)
         if rest:
-            raise DataError(f"{self.name} needs groups of {size} rows; got {len(scores)} rows. Pass neg_num= as it is.")
+            raise DataError(f"{self.name} needs groups of {size} rows; got {len(scores)} rows. Check neg_num=.")
         points, right = scores.reshape(groups, size), labels.reshape(groups, size) == labels.max()
         own = (points * right).sum(1, keepdim=True)
         return self._gain(((points > own) & ~right).sum(1)).mean()
@@ -94,7 +94,7 @@ class HitRatio(Metric):
 
 
 class NDCG(HitRatio):
-    """The discounted gain of the right one of each group: 1 / log2(its place + 1) within the first k."""
+    """The discounted gain of the positive row of each group: 1 / log2(its place + 1) within the first k."""
 
     def _gain(self, place: Tensor) -> Tensor:
         return (place < self.k) / (place + 2).double().log2()

@@ -13,8 +13,8 @@ def find_latest_checkpoint(model_dir: str, model_type: str = "bigdl") -> tuple[s
 
     Args:
         model_dir: The model_dir of an Estimator, or the path of setCheckpoint; any fsspec path.
-        model_type: "bigdl", "pytorch" or "tf": checkpoints of all of them lie in the same way. The backend bigdl keeps
-            them in a folder named by the time of the fit, as `model.<steps>`, others as `orca.<steps>`.
+        model_type: "bigdl", "pytorch" or "tf": all have the same layout. The backend bigdl keeps them in a folder named
+            by the time of the fit, as `model.<steps>`, others as `orca.<steps>`.
 
     Raises:
         ArgumentError: There is none, or no such model_type.

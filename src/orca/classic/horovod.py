@@ -19,7 +19,7 @@ __all__ = ["HorovodRayRunner"]
 
 
 class HorovodRayRunner:
-    """Workers on Ray that meet in Horovod. They live for one `run`; a class of the user's own is not taken.
+    """Workers on Ray that join a Horovod world. They end with each `run`; classes of the user's own are refused.
 
     Args:
         ray_ctx: The context of the Ray, which is started where it is not up.
@@ -47,7 +47,7 @@ class HorovodRayRunner:
         """Call a function on every worker, where `hvd.init()` finds the others; return the results in rank order."""
         self.ray_ctx.init()
         engine = engine_class("ray").on_cluster(self.workers_per_node)
-        # A function of the user's gives no signs of life: it may take any time.
+        # The user's function sends no heartbeats: it may take any time.
         results: list[Any] = engine.run(HorovodJob(func), Shards(_no_rows, list), Settings(stall_timeout=0))
         return results
 

@@ -46,10 +46,10 @@ class AUROC(AUC):
 
 
 class _ManyClassesMetric(PositivesMetric):
-    """The same, and of more than two classes the mean over all of their decisions, as torchmetrics does by default."""
+    """A metric that averages over all decisions of more than two classes, as torchmetrics does by default."""
 
     def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
-        """Return true positives, false positives and false negatives, of several classes those of all together."""
+        """Return true positives, false positives and false negatives, added up over several classes."""
         if output.ndim < 2 or output.shape[1] < 3 or output.shape == target.shape:
             return super().tally(output, target)
         scores, labels = classes_last(self.name, output, target)

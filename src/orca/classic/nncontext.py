@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PYSPARK = {
     **dict.fromkeys(("RDD", "SparkConf", "SparkContext", "SparkFiles"), "pyspark"),
     **dict.fromkeys(("DataFrame", "SQLContext"), "pyspark.sql"),
-}  # names of the star import, loaded when they are asked for
+}  # names of the star import, loaded on first use
 OPTIMIZERS = ("optimizerV1", "optimizerV2")
 _versions = {"optimizer": "optimizerV1"}
 
@@ -46,38 +46,7 @@ def __getattr__(name: str) -> Any:
         raise MissingDependency.of("pyspark", "spark", "nncontext") from error
 
 
-def init_spark_on_local(
-    cores: int | str = 2,
-    conf: Any = None,
-    python_location: str | None = None,
-    spark_log_level: str = "WARN",
-    redirect_spark_log: bool = True,
-) -> Any:
-    """Start Spark on this machine; returns the SparkContext.
-
-    Args:
-        cores: Cores, or "*" for all.
-        conf: A dict of Spark settings.
-        python_location: The Python of the workers; this one unless given.
-        spark_log_level: Spark's log level.
-        redirect_spark_log: Accepted.
-
-    Example:
-        ::
-
-            sc = init_spark_on_local(cores=4)
-    """
-    return init_orca_context(
-        "local",
-        cores=cores,
-        conf=conf,
-        python_location=python_location,
-        spark_log_level=spark_log_level,
-        redirect_spark_log=redirect_spark_log,
-    )
-
-
-# The arguments of the other starts, in their order; those without a default must be given.
+# The arguments of all starts, in their order; those without a default must be given.
 _MUST = inspect.Parameter.empty
 _NODES = {"num_executors": _MUST, "executor_cores": _MUST, "executor_memory": "2g"}
 _DRIVER = {"driver_cores": 4, "driver_memory": "2g"}
@@ -97,7 +66,7 @@ _KUBERNETES = {
     **dict.fromkeys(("extra_executor_memory_for_ray", "extra_python_lib", "penv_archive")), "spark_log_level": "WARN",
     "redirect_spark_log": True, **dict.fromkeys(("jars", "conf", "python_location")),
 }  # fmt: skip
-_RENAMED = {"num_executors": "num_nodes", "executor_cores": "cores", "executor_memory": "memory"}
+_NEW_NAMES = {"num_executors": "num_nodes", "executor_cores": "cores", "executor_memory": "memory"}
 
 
 def _start(name: str, mode: str, arguments: dict[str, Any], words: str) -> Any:
@@ -111,14 +80,19 @@ def _start(name: str, mode: str, arguments: dict[str, Any], words: str) -> Any:
         except TypeError as error:
             raise ArgumentError(f"{name}: {error}. Its arguments are {', '.join(arguments)}.") from error
         binding.apply_defaults()
-        return init_orca_context(mode, **{_RENAMED.get(key, key): value for key, value in binding.arguments.items()})
+        return init_orca_context(mode, **{_NEW_NAMES.get(key, key): value for key, value in binding.arguments.items()})
 
     start.__name__ = start.__qualname__ = name
-    start.__doc__ = f"{words}; returns the SparkContext. Arguments mean what they mean for init_orca_context."
+    start.__doc__ = f"{words}; returns the SparkContext. For the arguments see init_orca_context."
     start.__signature__ = signature  # type: ignore[attr-defined]
     return start
 
 
+init_spark_on_local = _start(
+    "init_spark_on_local", "local",
+    {"cores": 2, "conf": None, "python_location": None, "spark_log_level": "WARN", "redirect_spark_log": True},
+    "Start Spark on this machine",
+)  # fmt: skip
 init_spark_on_yarn = _start("init_spark_on_yarn", "yarn-client", _YARN, "Start Spark on YARN with the driver here")
 init_spark_on_yarn_cluster = _start(
     "init_spark_on_yarn_cluster", "yarn-cluster", _YARN, "Start Spark on YARN with the driver there"
@@ -166,7 +140,7 @@ def init_nncontext(
     if active is not None:
         return active if _spark.is_connect(active) else active.sparkContext
     mode = cluster_mode if cluster_mode not in ("spark-submit", "bigdl-submit") else launcher_kind()
-    for old, new in _RENAMED.items():  # of the starts above
+    for old, new in _NEW_NAMES.items():  # of the starts above
         if old in kwargs:
             kwargs[new] = kwargs.pop(old)
     return init_orca_context(
@@ -286,7 +260,7 @@ def create_tmp_path() -> str:
 
 
 def to_list(a: Any) -> list[Any]:
-    """Return a list as it is, anything else as a list of it."""
+    """Return a list unchanged, anything else as a list of one."""
     return a if isinstance(a, list) else [a]
 
 
@@ -301,7 +275,7 @@ def is_distributed(path: str) -> bool:
 
 
 def get_local_file(a_path: str) -> str:
-    """Return the path of a file on this machine: of a copy, where it is on another filesystem."""
+    """Return the path of a file on this machine: of a copy, if it is on another filesystem."""
     if not is_distributed(a_path):
         return a_path.removeprefix("file://")
     place = os.path.join(tempfile.mkdtemp(prefix="orca"), os.path.basename(a_path))

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def convert_to_safe_path(input_path: str, follow_symlinks: bool = True) -> str:
-    """Return the absolute path, without `..` and, unless told otherwise, without symbolic links."""
+    """Return the absolute path, without `..` and, with follow_symlinks, without symbolic links."""
     return os.path.realpath(input_path) if follow_symlinks else os.path.abspath(input_path)
 
 

@@ -1,5 +1,4 @@
-"""Ray: its context and the workers on it, as programs of Analytics Zoo and BigDL Orca know them. Owns the
-differences from ours."""
+"""Ray: its context and workers as in Analytics Zoo and BigDL Orca. Owns the differences from ours."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class RayHandles:
 
     @property
     def remote_workers(self) -> list[WorkerHandle]:
-        """Return a handle for each worker; there is no such attribute where the engine is not Ray's."""
+        """Return a handle for each worker; an AttributeError on another engine than Ray's."""
         engine = self.engine
         if engine.name != "ray":
             raise AttributeError(f"remote_workers are Ray's, and this Estimator runs on the engine {engine.name!r}.")

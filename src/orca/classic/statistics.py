@@ -10,7 +10,7 @@ from orca.errors import ArgumentError
 
 __all__ = ["process_stats"]
 
-_ADDED = ("num_samples", "val_num_samples")
+_TOTALS = ("num_samples", "val_num_samples")
 
 
 def process_stats(worker_stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def process_stats(worker_stats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _together(key: str, worker_stats: Sequence[Mapping[str, Any]]) -> Any:
     values = [stats.get(key) for stats in worker_stats]
     first = values[0]
-    if key in _ADDED:
+    if key in _TOTALS:
         return sum(value or 0 for value in values)
     if (not isinstance(first, Real) and not hasattr(first, "detach")) or isinstance(first, bool):
         return first

@@ -1,4 +1,4 @@
-"""tf1: the Estimator of TensorFlow 1 as older programs know it. Owns its two doors, and where model_dir lies."""
+"""tf1: the Estimator of TensorFlow 1 as older programs know it. Owns its two constructors, and folders of runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Feature: what happens to rows before a model sees them. preprocessing.py (tensors of columns), image.py (images)."""
+"""Feature: preprocessing of rows for a model. preprocessing.py (tensors of columns), image.py (images)."""

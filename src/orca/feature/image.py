@@ -1,4 +1,4 @@
-"""Image: images on their way to tensors. Owns ImageFeature and the Image... steps; all see (height, width, BGR) arrays.
+"""Image: preprocessing of images. Owns ImageFeature and the Image... steps, which take (height, width, BGR) arrays.
 
 A step that draws random numbers draws those of an image from its seed and the image itself: the same on any number of
 workers, in any order of the rows. Files are decoded by Pillow; sizes are changed by torch, as OpenCV would.
@@ -36,7 +36,7 @@ MODES = {(np.dtype(kind).name, channels): mode for mode, (kind, channels) in _CH
 
 
 class ImageFeature:
-    """An image with all that is known of it, by keys: "mat" (the array), "bytes", "uri", "label", "imageTensor", ...
+    """An image with its parts by key: "mat" (the array), "bytes", "uri", "label", "imageTensor", ...
 
     Args:
         image: An array (height, width, channels) in the order BGR.
@@ -45,8 +45,8 @@ class ImageFeature:
     """
 
     def __init__(self, image: Any = None, label: Any = None, path: str | None = None) -> None:
-        given = {"mat": None if image is None else np.asarray(image), "label": label, "uri": path}
-        self.parts: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        values = {"mat": None if image is None else np.asarray(image), "label": label, "uri": path}
+        self.parts: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
         self.drawn = 0  # steps that have drawn random numbers for it
         if "mat" in self.parts:
             self.parts["originalSize"] = self.parts["mat"].shape
@@ -65,12 +65,12 @@ class ImageFeature:
         return self.parts.get(key, default)
 
     def keys(self) -> list[str]:
-        """Return the keys of what is known."""
+        """Return the keys of its parts."""
         return list(self.parts)
 
     @property
     def mat(self) -> np.ndarray:
-        """Return the array (height, width, channels), decoded from the bytes where there are only these."""
+        """Return the array (height, width, channels), decoded from the bytes if there is none yet."""
         if "mat" not in self.parts:
             if "bytes" not in self.parts:
                 raise DataError(f"an image has neither pixels nor bytes; it has {self.keys()}.")
@@ -85,8 +85,8 @@ class ImageFeature:
 
     def get_image(self, float_key: str = "floats", to_chw: bool = True) -> np.ndarray:
         """Return the image as floats, (channels, height, width) or (height, width, channels)."""
-        held = self.parts.get(float_key)
-        image = np.asarray(self.mat if held is None else held, np.float32)
+        floats = self.parts.get(float_key)
+        image = np.asarray(self.mat if floats is None else floats, np.float32)
         return image.transpose(2, 0, 1) if to_chw else image
 
     def get_label(self) -> Any:
@@ -96,8 +96,8 @@ class ImageFeature:
     @property
     def tensor(self) -> np.ndarray:
         """Return the tensor that a step has made, else the pixels as (channels, height, width)."""
-        held = self.parts.get("imageTensor")
-        return self.get_image() if held is None else held
+        tensor = self.parts.get("imageTensor")
+        return self.get_image() if tensor is None else tensor
 
 
 def decoded(data: bytes, codec: int = -1, name: str = "an image") -> np.ndarray:
@@ -106,7 +106,7 @@ def decoded(data: bytes, codec: int = -1, name: str = "an image") -> np.ndarray:
     Args:
         data: The file.
         codec: As OpenCV's: -1 as it is, 0 gray, 1 in colours.
-        name: What it is called in an error.
+        name: Its name in an error.
 
     Raises:
         DataError: It is no image that Pillow knows.
@@ -132,7 +132,7 @@ def decoded(data: bytes, codec: int = -1, name: str = "an image") -> np.ndarray:
 
 
 def resized(mat: np.ndarray, height: int, width: int, mode: int = 1) -> np.ndarray:
-    """Return an image in another size, as OpenCV has it: mode 0 is nearest, 1 linear, 2 cubic, 3 area."""
+    """Return an image in another size, as OpenCV does: mode 0 is nearest, 1 linear, 2 cubic, 3 area."""
     import torch
     from torch.nn import functional
 
@@ -147,7 +147,7 @@ def resized(mat: np.ndarray, height: int, width: int, mode: int = 1) -> np.ndarr
 
 
 def _like(new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Return numbers in the type of an image: those of bytes are rounded and cut off, as OpenCV does it."""
+    """Return numbers in the type of an image: bytes are rounded and clipped, as in OpenCV."""
     if old.dtype == np.uint8:
         return np.clip(np.rint(new), 0, 255).astype(np.uint8)
     return new.astype(np.float32, copy=False)
@@ -176,8 +176,8 @@ class ImagePreprocessing(Preprocessing):
 
     def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return the array of a changed image."""
-        changed: np.ndarray = computed(self, mat, draw)
-        return changed
+        result: np.ndarray = computed(self, mat, draw)
+        return result
 
     def draw(self, feature: ImageFeature) -> np.random.Generator:
         """Return the random numbers for an image."""
@@ -196,7 +196,7 @@ class RandomImagePreprocessing(ImagePreprocessing):
         return replace(self, seed=seed)
 
     def draw(self, feature: ImageFeature) -> np.random.Generator:
-        """Return the random numbers for an image: of the seed, the kind of step, its place among these, the pixels."""
+        """Return the random numbers for an image, by the seed, the kind of step, its place among these, the pixels."""
         pixels, feature.drawn = zlib.crc32(feature.mat.tobytes()), feature.drawn + 1
         return np.random.default_rng([self.seed, zlib.crc32(type(self).__name__.encode()), pixels, feature.drawn])
 
@@ -311,7 +311,7 @@ def _jittered(mat: np.ndarray, draw: np.random.Generator, brightness_prob: float
 def _normalized(mat: np.ndarray, draw: Any, mean_b: float, mean_g: float, mean_r: float, std_b: float = 1.0,
                 std_g: float = 1.0, std_r: float = 1.0) -> np.ndarray:  # fmt: skip
     means, deviations = [mean_b, mean_g, mean_r], [std_b, std_g, std_r]
-    if mat.shape[2] == 1 and len(set(means)) == len(set(deviations)) == 1:  # what goes for all goes for grey
+    if mat.shape[2] == 1 and len(set(means)) == len(set(deviations)) == 1:  # equal for all channels: also for grey
         means, deviations = means[:1], deviations[:1]
     if mat.shape[2] != len(means):
         raise DataError(
@@ -322,10 +322,10 @@ def _normalized(mat: np.ndarray, draw: Any, mean_b: float, mean_g: float, mean_r
 
 
 def _without(mat: np.ndarray, draw: Any, means: Any) -> np.ndarray:
-    given = np.asarray(means, np.float32)
-    if given.size != mat.size:
-        raise DataError(f"ImagePixelNormalize has {given.size} means; an image has {mat.size} numbers {mat.shape}.")
-    return mat.astype(np.float32) - given.reshape(mat.shape)
+    offsets = np.asarray(means, np.float32)
+    if offsets.size != mat.size:
+        raise DataError(f"ImagePixelNormalize has {offsets.size} means; an image has {mat.size} numbers {mat.shape}.")
+    return mat.astype(np.float32) - offsets.reshape(mat.shape)
 
 
 def _stretched(mat: np.ndarray, draw: Any, min: float, max: float, norm_type: int = 32) -> np.ndarray:
@@ -372,9 +372,9 @@ def _expanded(mat: np.ndarray, draw: np.random.Generator, means_r: float = 123, 
 def _filled(mat: np.ndarray, draw: Any, start_x: float, start_y: float, end_x: float, end_y: float,
             value: int = 255) -> np.ndarray:  # fmt: skip
     height, width = mat.shape[:2]
-    filled = mat.copy()
-    filled[round(start_y * height) : round(end_y * height), round(start_x * width) : round(end_x * width)] = value
-    return filled
+    image = mat.copy()
+    image[round(start_y * height) : round(end_y * height), round(start_x * width) : round(end_x * width)] = value
+    return image
 
 
 _step, _random_step = (partial(value_class, base) for base in (ImagePreprocessing, RandomImagePreprocessing))
@@ -403,7 +403,7 @@ ImageColorJitter = _random_step("ImageColorJitter", _jittered,
 ImageChannelNormalize = _step("ImageChannelNormalize", _normalized,
     "Images minus a mean and divided by a deviation, channel by channel, as floats.")
 ImagePixelNormalize = _step("ImagePixelNormalize", _without,
-    "Images minus a mean for each number of theirs, as floats.")
+    "Images minus an image of means, as floats.")
 PerImageNormalize = _step("PerImageNormalize", _stretched,
     "Images stretched so that their least number is `min` and their largest `max`, as floats.")
 ImageCenterCrop = _step("ImageCenterCrop", _middle,
@@ -471,7 +471,7 @@ class ImageMatToTensor(ImagePreprocessing):
 
 @dataclass(frozen=True)
 class ImageFeatureToTensor(ImagePreprocessing):
-    """Images as one array of their tensors: what a model sees."""
+    """Images as one array of their tensors, for a model."""
 
     def apply(self, rows: Any) -> Any:
         """Return the tensors (rows, ...)."""
@@ -491,7 +491,7 @@ class ImageFeatureToTensor(ImagePreprocessing):
 
 @dataclass(frozen=True)
 class ImageFeatureToSample(ImageFeatureToTensor):
-    """Images as samples: arrays of their tensors, as a model sees them."""
+    """Images as samples: one array of their tensors."""
 
 
 @dataclass(frozen=True)
@@ -513,7 +513,7 @@ def _cropped(mat: np.ndarray, x: float, y: float, width: int, height: int, clips
     """Return a part of an image.
 
     Raises:
-        DataError: It is not all within the image, and nothing shall be clipped.
+        DataError: It is not within the image, and `clips` is false.
     """
     left, top = round(x), round(y)
     if clips:
@@ -550,8 +550,6 @@ def _to_hsv(mat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _from_hsv(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return the BGR image."""
-
     def channel(shift: int) -> np.ndarray:
         place = (shift + hue * 6) % 6
         return value - value * saturation * np.clip(np.minimum(place, 4 - place), 0, 1)

@@ -1,7 +1,7 @@
 """Preprocessing: from the cells of a column to the model's tensors. Owns chains, and tensors made of numbers.
 
-A preprocessing works on many rows at a time: an array (rows, ...), a tuple of arrays where the model has several
-inputs, or a list of ImageFeatures. `read` is the door for a column of a Spark DataFrame, on the workers.
+A preprocessing works on many rows at a time: an array (rows, ...), a tuple of arrays if the model has several
+inputs, or a list of ImageFeatures. `read` takes a column of a Spark DataFrame, on the workers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +29,7 @@ class Preprocessing(KnownArguments):
     """A step on the way from data to tensors; this one changes nothing. Calling it applies it to data.
 
     Attributes:
-        grows: Whether it makes much more of a row than it is, so that rows are best read few at a time.
+        grows: Whether its results take much more memory than its rows, so that few rows should be read at a time.
         draws: Whether it draws random numbers: then each pass over the data may see other rows.
     """
 
@@ -36,7 +37,7 @@ class Preprocessing(KnownArguments):
     draws: ClassVar[bool] = False
 
     def apply(self, rows: Any) -> Any:
-        """Return what becomes of rows."""
+        """Return the rows after this step."""
         return rows
 
     def read(self, column: Any, name: str) -> Any:
@@ -73,7 +74,7 @@ class ChainedPreprocessing(Preprocessing):
 
     @property
     def grows(self) -> bool:  # type: ignore[override]
-        """Say whether one of the steps makes much more of a row than it is."""
+        """Say whether one of the steps grows."""
         return any(step.grows for step in self.transformers)
 
     @property
@@ -82,27 +83,22 @@ class ChainedPreprocessing(Preprocessing):
         return any(step.draws for step in self.transformers)
 
     def apply(self, rows: Any) -> Any:
-        """Return what all steps make of rows."""
-        for step in self.transformers:
-            rows = step.apply(rows)
-        return rows
+        """Return the rows after all steps."""
+        return reduce(lambda rows, step: step.apply(rows), self.transformers, rows)
 
     def read(self, column: Any, name: str) -> Any:
         """Return the tensors of a column's rows."""
         first, *others = self.transformers
-        rows = first.read(column, name)
-        for step in others:
-            rows = step.apply(rows)
-        return rows
+        return reduce(lambda rows, step: step.apply(rows), others, first.read(column, name))
 
     def seeded(self, seed: int) -> ChainedPreprocessing:
-        """Return it with other random numbers, those of its steps differing."""
+        """Return it with other random numbers, different ones for each step."""
         return replace(self, transformers=[step.seeded(seed + at) for at, step in enumerate(self.transformers)])
 
 
 @dataclass(frozen=True)
 class SeqToTensor(Preprocessing):
-    """Numbers, arrays or ML vectors as one tensor of a size; as they are without one, a number as a tensor of one.
+    """Numbers, arrays or ML vectors as tensors of a size; unless given, their own size, or 1 for a number.
 
     Args:
         size: The size of the tensor of a row.
@@ -174,13 +170,13 @@ class SeqToMultipleTensors(Preprocessing):
 
 @dataclass(frozen=True)
 class FeatureLabelPreprocessing(Preprocessing):
-    """One preprocessing for features and one for labels; it stands for both in `setSamplePreprocessing`."""
+    """A preprocessing of features and one of labels, for `setSamplePreprocessing`."""
 
     feature_transformer: Preprocessing
     label_transformer: Preprocessing
 
     def apply(self, rows: Any) -> Any:
-        """Return what the first makes of features, as there are no labels here."""
+        """Apply the preprocessing of features, as there are no labels here."""
         return self.feature_transformer.apply(rows)
 
     def read(self, column: Any, name: str) -> Any:
@@ -190,7 +186,7 @@ class FeatureLabelPreprocessing(Preprocessing):
 
 @dataclass(frozen=True)
 class TensorToSample(Preprocessing):
-    """Tensors as samples: tensors are what models see here, so nothing changes."""
+    """Tensors as samples: models take tensors here, so nothing changes."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +208,7 @@ class FeatureToTupleAdapter(Preprocessing):
     sample_transformer: Preprocessing = field(default_factory=Preprocessing)
 
     def apply(self, rows: Any) -> Any:
-        """Return what the preprocessing makes of rows."""
+        """Apply the preprocessing."""
         return self.sample_transformer.apply(rows)
 
 
@@ -223,26 +219,26 @@ class BigDLAdapter(Preprocessing):
     bigdl_transformer: Any = field(default_factory=Preprocessing)
 
     def apply(self, rows: Any) -> Any:
-        """Return what the transform makes of rows."""
+        """Apply the transform."""
         transform = self.bigdl_transformer
         return transform.apply(rows) if hasattr(transform, "apply") else [transform.transform(row) for row in rows]
 
 
-def preprocessing_of(given: Any, what: str) -> Preprocessing | None:
-    """Return the preprocessing that a user gave: one of ours, a size as [2], or several sizes as [[2], [3]].
+def preprocessing_of(value: Any, what: str) -> Preprocessing | None:
+    """Return a user's value as a preprocessing: one of ours, a size such as [2], or several sizes such as [[2], [3]].
 
     Raises:
         ArgumentError: It is none of them.
     """
-    if given is None or isinstance(given, Preprocessing):
-        return given
-    sizes = given if isinstance(given, list | tuple) else [given]
+    if value is None or isinstance(value, Preprocessing):
+        return value
+    sizes = value if isinstance(value, list | tuple) else [value]
     if sizes and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
         return SeqToTensor(tuple(sizes))
     if sizes and all(isinstance(size, list | tuple) for size in sizes):
         return SeqToMultipleTensors(tuple(tuple(size) for size in sizes))
     raise ArgumentError(
-        f"{what} must be a Preprocessing, a size as [2], or a list of sizes as [[2], [3]]; got {given!r}."
+        f"{what} must be a Preprocessing, a size as [2], or a list of sizes as [[2], [3]]; got {value!r}."
     )
 
 

@@ -13,10 +13,10 @@ def value_class(base: type, name: str, function: Callable[..., Any], words: str)
     """Return a frozen dataclass whose `function` is this one, and whose fields are its arguments but the first two.
 
     Args:
-        base: The class above it; the name is one of its module, where pickles look for it.
+        base: The base class; the new class must be a name of its module, for pickles.
         name: The name of the class.
-        function: What it computes.
-        words: What it is.
+        function: The function.
+        words: The docstring.
     """
     _, _, *own = inspect.signature(function).parameters.values()
     fields: list[Any] = [
@@ -24,18 +24,18 @@ def value_class(base: type, name: str, function: Callable[..., Any], words: str)
         for each in own
     ]  # fmt: skip
     scope = {"__doc__": words, "function": staticmethod(function)}
-    made = make_dataclass(name, fields, bases=(base,), namespace=scope, frozen=True)
-    made.__module__ = base.__module__
-    return made
+    kind = make_dataclass(name, fields, bases=(base,), namespace=scope, frozen=True)
+    kind.__module__ = base.__module__
+    return kind
 
 
-def computed(thing: Any, *given: Any) -> Any:
-    """Return the result of a value's function for these, and for the value's fields that it takes."""
+def computed(thing: Any, *inputs: Any) -> Any:
+    """Return the result of a value's function for these inputs, and for the value's fields as arguments."""
     function = type(thing).function
-    return function(*given, **{name: getattr(thing, name) for name in _settings(function)})
+    return function(*inputs, **{name: getattr(thing, name) for name in _settings(function)})
 
 
-@cache  # for every image it would take longer than many a step
+@cache  # a signature for every image takes longer than many steps
 def _settings(function: Callable[..., Any]) -> list[str]:
     _, _, *names = inspect.signature(function).parameters
     return names

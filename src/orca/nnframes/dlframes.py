@@ -20,16 +20,13 @@ class DLModel(NNModel):
 class DLEstimator(NNEstimator):
     """An NNEstimator of a model, a criterion, and the sizes of input and label."""
 
+    makes = DLModel
+
     def __init__(
         self, model: Any, criterion: Any, feature_size: Sequence[int], label_size: Sequence[int],
         bigdl_type: str = "float",
     ) -> None:  # fmt: skip
         super().__init__(model, criterion, feature_size, label_size)
-
-    @property
-    def makes(self) -> Any:
-        """Return the class of the fitted model."""
-        return DLModel
 
 
 class DLClassifierModel(NNClassifierModel):
@@ -42,12 +39,7 @@ class DLClassifierModel(NNClassifierModel):
 class DLClassifier(NNClassifier):
     """An NNClassifier of a model, a criterion, and the size of the input."""
 
-    def __init__(
-        self, model: Any, criterion: Any, feature_size: Sequence[int], bigdl_type: str = "float"
-    ) -> None:  # fmt: skip
-        super().__init__(model, criterion, feature_size)
+    makes = DLClassifierModel
 
-    @property
-    def makes(self) -> Any:
-        """Return the class of the fitted model."""
-        return DLClassifierModel
+    def __init__(self, model: Any, criterion: Any, feature_size: Sequence[int], bigdl_type: str = "float") -> None:
+        super().__init__(model, criterion, feature_size)

@@ -32,9 +32,9 @@ _OBJECTS = ("samplePreprocessing", "optimMethod", "endWhen", "trainSummary", "va
 
 
 class Setting(Transformer):
-    """An object in the grid of a search. Spark's searches write numbers, texts and stages: so this is a stage.
+    """An object in the grid of a search. Spark's searches write numbers, texts and stages, so this is a stage.
 
-    As a stage it changes nothing; the stage that it is set in holds the object itself.
+    Its `transform` changes nothing; the stage with this setting holds the object itself.
     """
 
     def __init__(self, value: Any) -> None:
@@ -43,7 +43,7 @@ class Setting(Transformer):
 
     @staticmethod
     def of(value: Any) -> Any:
-        """Return a value, as a setting unless JSON has it: ParamGridBuilder converts the values of a param by this."""
+        """Return a value, as a Setting unless it is JSON: the converter of params, which ParamGridBuilder calls."""
         try:
             json.dumps(value)
         except TypeError:
@@ -70,7 +70,7 @@ class StageWriter(MLWriter):
     """The writer of an NNModel or an NNEstimator.
 
     Raises:
-        ArgumentError: Something cannot be told in JSON: its class is part of the program itself, say.
+        ArgumentError: Something cannot be described in JSON, such as an object of a class of the program itself.
     """
 
     def __init__(self, instance: Any) -> None:
@@ -78,10 +78,10 @@ class StageWriter(MLWriter):
         self.instance = instance
 
     def save(self, path: str) -> None:
-        """Write the stage. The one that it replaces is removed when all of this one is at hand."""
+        """Write the stage. A stage that it replaces is removed once everything to write is in memory."""
         state, rows = self._state(), self._rows()  # before anything is written, or removed
         if self.shouldOverwrite:
-            rows = None if rows is None else rows.localCheckpoint()  # they may lie in the folder to be removed
+            rows = None if rows is None else rows.localCheckpoint()  # they may be in the folder to be removed
             self._handleOverwrite(path)
         stage, defaults = self.instance, dict(self.instance._defaultParamMap)
         values = {param.name: value for param, value in stage._paramMap.items() if param.name not in _OBJECTS}
@@ -97,7 +97,7 @@ class StageWriter(MLWriter):
         save_state(state, _module_in(path, self.sparkSession), "torch")
 
     def _state(self) -> State:
-        """Return all that is no plain param: the weights, the kind of model, and the objects that were set."""
+        """Return all that is no plain param: the weights, the kind of model, and params that are objects."""
         stage = self.instance
         model, module, state = stage.parts()
         kind = "TorchModel" if isinstance(model, TorchModel) else "layer" if isinstance(model, Layer) else "module"
@@ -166,7 +166,7 @@ class StageReader(MLReader[Any]):
 
 
 def _model(payload: dict[str, Any], model: Any) -> tuple[Any, nn.Module | None]:
-    """Return the model in the kind that it was given in, and its module, which a class or function has yet to make."""
+    """Return the model as the kind of object that was saved, and its module; None for one that is not made yet."""
     about = payload["about"]
     if "made_by" in about and model is None:
         return TorchModel(imported(about["made_by"])), None
@@ -182,7 +182,7 @@ def _module_in(path: str, session: Any) -> str:
 
 
 def qualified(path: str, session: Any) -> str:
-    """Return a path with the filesystem that Spark takes it to be on; a Connect client does not know, and takes it."""
+    """Return a path with its filesystem by Spark's settings; unchanged in a Connect client, which has none."""
     context = getattr(session, "_jsparkSession", None)
     if context is None:
         return path

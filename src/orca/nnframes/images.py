@@ -85,5 +85,5 @@ def row_of(mat: np.ndarray, origin: str) -> dict[str, Any]:
 
 
 def with_origin_column(dataset: Any, imageColumn: str = "image", originColumn: str = "origin") -> Any:
-    """Return a DataFrame with a column of where its images came from."""
+    """Return a DataFrame with a column of the origins of its images."""
     return dataset.withColumn(originColumn, dataset[imageColumn]["origin"])

@@ -1,7 +1,7 @@
-"""Settings: the objects that a stage is given, as plain values and tensors. Owns which kinds can be written, and how.
+"""Settings: the objects of a stage's params as plain values and tensors. Owns the kinds that can be written.
 
-An object is told by the name of its class and its attributes, a function by its name, a torch optimizer by its groups
-and its state. Reading imports named classes, and calls no constructor: nothing is pickled.
+An object is written as the name of its class and its attributes, a function as its name, a torch optimizer as its
+groups and its state. Reading imports named classes, and calls no constructor: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _KIND = "orca.kind"
 _PLAIN = (bool, int, float, str, bytes, type(None))
 # Classes whose objects are made again of their attributes; ReduceLROnPlateau is an LRScheduler from torch 2.2 on.
 _OBJECTS = (Preprocessing, Trigger, OptimMethod, Scheduler, Criterion, Layer, Metric, TrainSummary, LRScheduler)
-_SUMMARIES = "summaries"  # of a TrainSummary: made of its other attributes
-_SCALE = "_scale_fn_ref"  # of a CyclicLR: likewise. It may be a partial, which a file could make of any call.
+_SUMMARIES = "summaries"  # of a TrainSummary: derived from its other attributes
+_SCALE = "_scale_fn_ref"  # of a CyclicLR: likewise. It may be a partial, by which a file could call any function.
 
 
 def packed(value: Any, what: str, weights: Sequence[nn.Parameter] = ()) -> Any:
-    """Return a setting as plain values and tensors, of which `storage.states` makes JSON and safetensors.
+    """Return a setting as plain values and tensors, which `storage.states` writes as JSON and safetensors.
 
     Args:
         value: The setting.
@@ -77,7 +77,7 @@ def packed(value: Any, what: str, weights: Sequence[nn.Parameter] = ()) -> Any:
 
 
 def unpacked(value: Any, weights: Sequence[nn.Parameter] = ()) -> Any:
-    """Return the setting that `packed` told of.
+    """Return the setting that `packed` described.
 
     Args:
         value: The result of `packed`.
@@ -124,7 +124,7 @@ def _made_object(name: str, attributes: dict[str, Any]) -> Any:
 
 
 def _bind(scheduler: Any, optimizer: Optimizer) -> None:
-    """Give a scheduler, and those that it is made of, the optimizer whose rates it sets."""
+    """Give a scheduler and its inner schedulers the optimizer whose rates they set."""
     if scheduler is not None:
         scheduler.optimizer = optimizer
         for part in getattr(scheduler, "_schedulers", ()):
@@ -132,7 +132,7 @@ def _bind(scheduler: Any, optimizer: Optimizer) -> None:
 
 
 def _optimizer(optimizer: Optimizer, what: str, weights: Sequence[nn.Parameter]) -> dict[str, Any]:
-    """Return an optimizer as its groups and its state; parameters that are not the model's by their shapes."""
+    """Return an optimizer as its groups and its state; the model's parameters by number, others by shape."""
     places = {id(param): place for place, param in enumerate(weights)}
 
     def named(param: torch.Tensor) -> Any:

@@ -1,7 +1,6 @@
 """Stages: deep learning as Spark ML knows learning. Owns NNEstimator, NNClassifier, their models, and their params.
 
-A stage is a thin face: `fit` and `transform` are those of the Estimator on a DataFrame, with the column's cells read by
-the preprocessing, on the workers.
+A stage calls `fit` and `predict` of an Estimator on a DataFrame, whose cells the workers read by the preprocessing.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ class HasColumns(HasFeaturesCol, HasPredictionCol):  # type: ignore[misc]
 
 
 class HasBatchSize(Params):
-    """A stage with batchSize: rows of a step over all workers, or rows that the model sees at a time."""
+    """A stage with batchSize: rows of a step over all workers, or of one forward pass of a prediction."""
 
     batchSize = _param("batchSize", "rows of a step over all workers, or of a prediction", TypeConverters.toInt)
     setBatchSize, getBatchSize = _accessors("batchSize")
 
 
 class HasSamplePreprocessing(Params):
-    """A stage with samplePreprocessing: the steps on the cells of a column before the model sees them."""
+    """A stage with samplePreprocessing: the steps from the cells of a column to the model's tensors."""
 
     samplePreprocessing = _param("samplePreprocessing", "preprocessing of features, or of features and labels")
     setSamplePreprocessing, getSamplePreprocessing = _accessors("samplePreprocessing")
@@ -155,13 +154,13 @@ class FrameEstimator(TorchEstimator):
         Args:
             frame: The DataFrame.
             column: The column of features.
-            batch_size: Rows that the model sees at a time.
-            names: Returns the names of so many outputs.
+            batch_size: Rows of one forward pass.
+            names: A function that returns names for a number of outputs.
         """
         spec = self._spec(batch_size, [column], None, labelled=False)
         task = self._answers(self.learner, spec)
         source: Any = source_of(frame, spec)
-        output = task.output or source.look(task)  # nothing was trained or saved: it looks at the first rows
+        output = task.output or source.look(task)  # without training or a file: from the first rows
         self._learn_rows(None, output)
         spec = self._spec(batch_size, [column], None, names(len(output.heads)), labelled=False)
         return source_of(frame, spec).answer(replace(task, output=output), None)
@@ -170,17 +169,17 @@ class FrameEstimator(TorchEstimator):
 class NNEstimator(
     Estimator, Writable, HasColumns, HasLabelCol, HasBatchSize, HasOptimMethod, HasSamplePreprocessing
 ):  # type: ignore[misc]  # fmt: skip
-    """A model that learns from a DataFrame and becomes an NNModel: a stage of Spark ML.
+    """A stage of Spark ML that trains a model on a DataFrame; `fit` returns an NNModel.
 
-    A fit begins with the weights that the model has, and leaves them as they are: those of the NNModel are trained.
+    A fit starts from the model's weights and does not change them: the NNModel has the trained ones.
 
     Args:
         model: A torch module, a TorchModel, or a layer of BigDL.
         criterion: A loss of torch or a function of output and label, a TorchLoss, or a criterion of BigDL.
         feature_preprocessing: A Preprocessing, the size of the model's input as [2], or those of several inputs as
-            [[2], [3]]. Numbers, arrays and vectors are taken as they are unless given.
+            [[2], [3]]. Unless given, numbers, arrays and vectors keep their sizes.
         label_preprocessing: The same, for labels.
-        jvalue: Accepted where it is None: there is no object of a JVM behind a stage.
+        jvalue: Only None is accepted: stages have no object in a JVM.
 
     Example:
         ::
@@ -211,6 +210,7 @@ class NNEstimator(
     getValidation, getCheckpoint = _accessors("validation")[1], _accessors("checkpoint")[1]
     getEndWhen, getDataCacheLevel = _accessors("endWhen")[1], _accessors("dataCacheLevel")[1]
     saved_names: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
+    makes: ClassVar[Any]  # the class of the fitted model
 
     def __init__(
         self, model: Any, criterion: Any, feature_preprocessing: Any = None, label_preprocessing: Any = None,
@@ -235,11 +235,6 @@ class NNEstimator(
             ),
         )
 
-    @property
-    def makes(self) -> Any:
-        """Return the class of the fitted model."""
-        return NNModel
-
     def setLabelCol(self, value: str) -> NNEstimator:
         """Set labelCol; returns the stage."""
         return self._set(labelCol=value)
@@ -249,7 +244,7 @@ class NNEstimator(
         return self._set(endWhen=trigger_of(trigger))
 
     def setDataCacheLevel(self, level: str, numSlice: int | None = None) -> NNEstimator:
-        """Set the cache of training rows. Workers keep theirs in memory-mapped files, whatever is said."""
+        """Set the cache of training rows. Workers keep rows in memory-mapped files at any level."""
         if str(level).upper() not in CACHE_LEVELS:
             raise ArgumentError(f"the level of a data cache must be one of {', '.join(CACHE_LEVELS)}; got {level!r}.")
         return self._set(dataCacheLevel=[str(level).upper(), numSlice])
@@ -286,7 +281,7 @@ class NNEstimator(
         return self._set(clipping={"clip_norm": clip_norm})
 
     def clearGradientClipping(self) -> NNEstimator:
-        """Clip gradients no more."""
+        """Turn clipping off."""
         self.clear(self.clipping)
         return self
 
@@ -302,16 +297,15 @@ class NNEstimator(
         return cls.read().load(path, model, **({} if criterion is None else {"criterion": criterion}))
 
     def parts(self) -> tuple[Any, nn.Module | None, State]:
-        """Return the model as given, its module (None where it is yet to be made), and a state, for a writer."""
+        """Return the model as given, its module (None if it is not made yet), and a state, for a writer."""
         is_ready = not isinstance(self.model, TorchModel) or isinstance(self.model.source, nn.Module)
         return self.model, torch_of(self.model) if is_ready else None, State()
 
     def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
-        """Become the stage that was saved, for a reader."""
+        """Initialize as the saved stage, for a reader."""
         NNEstimator.__init__(self, model, attributes["criterion"], preprocessing, attributes["label_preprocessing"])
 
     def _fit(self, dataset: Any) -> NNModel:
-        """Train on a DataFrame."""
         _check_frame(dataset, "fit")
         estimator: Any = FrameEstimator.of(
             model=self.model.source if isinstance(self.model, TorchModel) else torch_of(self.model),
@@ -332,7 +326,7 @@ class NNEstimator(
 
     def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
         label, end = self.getLabelCol(), self.getEndWhen()
-        if label == self.getFeaturesCol():  # each of the two is read in its own way
+        if label == self.getFeaturesCol():  # features and labels have readers of their own
             label = f"{label} as a label"
         options = self._options(label)
         dataset = self._with_label(dataset, label)
@@ -354,7 +348,7 @@ class NNEstimator(
                 return
 
     def _options(self, label: str) -> dict[str, Any]:
-        """Return the arguments of the Estimator's fit, for a label of this name."""
+        """Return the arguments of the Estimator's fit, for a label column of this name."""
         _, checkpoint_trigger, keeps_one = self._checkpoint()
         options = {
             "batch_size": self.getBatchSize(),
@@ -406,14 +400,14 @@ class NNEstimator(
         return self.getCheckpoint() or (None, None, True)
 
     def _named(self, model: Any) -> Any:
-        """Give the model the names of the columns; rows of a step are not rows of a prediction."""
+        """Give the model the names of the columns, but not the batch size, which means another thing there."""
         for name in ("featuresCol", "predictionCol"):
             model._set(**{name: self.getOrDefault(name)})
         return model._resetUid(self.uid.replace(type(self).__name__, type(model).__name__))
 
 
 class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc,type-arg]
-    """A model that answers for the rows of a DataFrame: a stage of Spark ML.
+    """A stage of Spark ML that predicts for the rows of a DataFrame.
 
     `transform` adds the column of predictions, arrays of floats, lazily. Several outputs are an array of arrays.
 
@@ -435,19 +429,19 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
 
     @property
     def model(self) -> Any:
-        """Return the model with its weights, in the kind that it was given in."""
+        """Return the model with its weights, as the kind of object that was passed."""
         if self._estimator is None:
             return self._original
         net = self._estimator.get_model()
         return trained(self._original, net)
 
     def getModel(self) -> Any:
-        """Return the model with its weights, in the kind that it was given in."""
+        """Return the model with its weights, as the kind of object that was passed."""
         return self.model
 
     @property
     def estimator(self) -> FrameEstimator:
-        """Return the Estimator that answers."""
+        """Return the Estimator that predicts."""
         if self._estimator is None:
             inner: Any = FrameEstimator.of(model=torch_of(self._original), backend="bigdl")
             self._estimator = inner
@@ -455,7 +449,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
 
     @property
     def state(self) -> State:
-        """Return weights, and the form of rows and answers."""
+        """Return the weights, and the form of rows and predictions."""
         return self.estimator._current()
 
     def _transform(self, dataset: Any) -> Any:
@@ -477,7 +471,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
         return answers.withColumn(name, prediction).drop(*(head for head in heads if head != name))
 
     def _prediction(self, heads: Sequence[Any]) -> Any:
-        """Return the column of predictions, of those of the model's outputs."""
+        """Return the column of predictions, from the columns of the model's outputs."""
         return heads[0] if len(heads) == 1 else F.array(*heads)
 
     def parts(self) -> tuple[Any, nn.Module | None, State]:
@@ -485,7 +479,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
         return self._original, self.estimator.get_model(), self.state.for_answers()
 
     def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
-        """Become the stage that was saved, for a reader."""
+        """Initialize as the saved stage, for a reader."""
         type(self).__init__(self, model, preprocessing)
         for name, value in attributes.items():
             setattr(self, name, value)
@@ -503,7 +497,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
 
 
 class NNClassifier(NNEstimator):
-    """An NNEstimator for classes: its labels are numbers, and its model answers with the number of a class.
+    """An NNEstimator for classes: its labels are numbers, and its model predicts the number of a class.
 
     Classes count from 1 for criterions of BigDL, and from 0 for losses of torch.
     """
@@ -512,7 +506,6 @@ class NNClassifier(NNEstimator):
         super().__init__(model, criterion, feature_preprocessing, jvalue=jvalue)
 
     def _fit(self, dataset: Any) -> NNModel:
-        """Train on a DataFrame whose labels are numbers."""
         _check_frame(dataset, "fit")
         label = self.getLabelCol()
         kinds = {field.name: field.dataType for field in dataset.schema.fields}
@@ -523,17 +516,12 @@ class NNClassifier(NNEstimator):
             )
         return super()._fit(dataset)
 
-    @property
-    def makes(self) -> Any:
-        """Return the class of the fitted model."""
-        return NNClassifierModel
-
 
 class NNClassifierModel(NNModel, HasThreshold):
-    """An NNModel that answers with the number of a class, as a double.
+    """An NNModel that predicts the number of a class, as a double.
 
-    A model with one output answers 1 where it is above the threshold, else 0; one with several, with the place of the
-    largest: from 1 on for layers and criterions of BigDL, from 0 on for torch's.
+    One output gives 1 if it is above the threshold, else 0; several give the place of the largest: from 1 on for
+    layers and criterions of BigDL, from 0 on for torch's.
     """
 
     saved_names = ("one_based",)
@@ -553,6 +541,9 @@ class NNClassifierModel(NNModel, HasThreshold):
             return F.when(F.size(scores) == 1, one).otherwise(several.cast("double"))
         place = F.array_position(scores, F.array_max(scores)).cast("double") - (0.0 if self.one_based else 1.0)
         return F.when(F.size(scores) == 1, one).otherwise(place)
+
+
+NNEstimator.makes, NNClassifier.makes = NNModel, NNClassifierModel
 
 
 def model_of(model: Any) -> Any:
@@ -584,7 +575,7 @@ def torch_of(thing: Any) -> Any:
 
 
 def trained(model: Any, net: nn.Module) -> Any:
-    """Return a trained module in the kind that the model was given in."""
+    """Return a trained module as the kind of object that the model is."""
     if isinstance(model, TorchModel):
         return TorchModel(net)
     if isinstance(model, nn.Module):
@@ -602,7 +593,7 @@ def _score(line: Mapping[str, Any]) -> float | None:
 
 
 def _flat(kind: Any, column: Any) -> Any:
-    """Return an output as an array of floats, whatever its shape."""
+    """Return an output of any shape as an array of floats."""
     if not isinstance(kind, ArrayType):
         return F.array(column.cast("float"))
     while isinstance(kind.elementType, ArrayType):

@@ -59,13 +59,13 @@ class TorchModel(Layer):
                             for p in inspect.signature(model).parameters.values()):  # fmt: skip
             raise ArgumentError(
                 f"TorchModel calls {getattr(model, '__name__', model)} without arguments on the workers, and it needs "
-                "some. Wrap what it returns, or functools.partial(...) of it."
+                "some. Wrap its result, or functools.partial(...) of it."
             )
         return TorchModel(model)
 
     @property
     def module(self) -> nn.Module:  # type: ignore[override]
-        """Return the module; it is made now where a class or function was given."""
+        """Return the module; a class or function makes it on first use."""
         if self._module is None:
             thing = self.source()
             if not isinstance(thing, nn.Module):
@@ -89,7 +89,7 @@ class TorchModel(Layer):
         """Save the whole model as a folder of JSON and safetensors, at any fsspec path; nothing is pickled.
 
         Raises:
-            ArgumentError: There is something already, or the module cannot be told in JSON; says why.
+            ArgumentError: There is something already, or the module cannot be described in JSON; says why.
         """
         if is_state(path) and not over_write:
             raise ArgumentError(f"there is a model at {path} already. Pass over_write=True to replace it.")
@@ -141,12 +141,12 @@ class TorchLoss(Criterion):
 
     @property
     def reduction(self) -> Any:
-        """Return nothing: the kind of a loss of torch is found out."""
+        """Return None: the reduction of a loss of torch is detected."""
         return None
 
 
 class OwnLoss(nn.Module):
-    """A loss of the user's own, called with (input, label): each is a tensor, or a list where the model has several."""
+    """A loss of the user's own, called with (input, label): each is a tensor, or a list if the model has several."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__()

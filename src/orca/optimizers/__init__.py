@@ -17,17 +17,6 @@ from orca.optimizers.methods import (
 from orca.optimizers.wrapped import TorchOptim
 
 __all__ = [
-    "LBFGS",
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamWeightDecay",
-    "Adamax",
-    "Ftrl",
-    "KerasAdam",
-    "OptimMethod",
-    "ParallelAdam",
-    "RMSprop",
-    "TorchOptim",
+    "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamWeightDecay", "Adamax", "Ftrl", "KerasAdam", "OptimMethod",
+    "ParallelAdam", "RMSprop", "TorchOptim",
 ]  # fmt: skip

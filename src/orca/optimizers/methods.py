@@ -1,8 +1,8 @@
-"""Methods: how weights are updated, in BigDL's words. Owns which torch optimizer, with which settings, each of them is.
+"""Methods: BigDL's optim methods. Owns the torch optimizer of each of them, and its settings.
 
-An OptimMethod is a picklable description. It is also an optimizer creator `(model, config)`: it may stand wherever the
-Estimator takes an optimizer. `build` gives one of torch's own optimizers; before each step its parameter groups hold
-the settings (rate, and the differences from torch's rule) that make the step BigDL's.
+An OptimMethod is a picklable description. It is also an optimizer creator `(model, config)`, so that Estimators take it
+as an optimizer. `build` returns one of torch's own optimizers; before each step its parameter groups hold the settings
+(rate, and the differences from torch's rule) that make the step BigDL's.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class OptimMethod(KnownArguments):
     def build(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """Return an optimizer of these parameters (or groups of them).
 
-        Its `step()` applies the update and moves the schedule on; `end_epoch(loss, score, skipped)` tells it of the end
-        of an epoch, `skipped` that the fit validates, but not in this one. Both counts are in its state dict, so that
-        an optimizer that loads it continues without a difference.
+        Its `step()` applies the update and advances the schedule; `end_epoch(loss, score, skipped)` must be called at
+        the end of an epoch, with `skipped` if the fit validates, but not in this one. Both counts are in its state
+        dict, so that an optimizer that loads it continues exactly.
         """
         optimizer = self._made(list(parameters))
         for group in optimizer.param_groups:
@@ -66,7 +66,7 @@ class OptimMethod(KnownArguments):
         optimizer.register_step_post_hook(lambda one, *_: self._passed(one, "evaluations"))
 
         def end_epoch(loss: float, score: float | None = None, skipped: bool = False) -> None:
-            """Hear of the end of an epoch."""
+            """Advance the schedule by an epoch."""
             numbers = {"Loss": loss} | ({"score": score} if skipped or score is not None else {})
             for group in optimizer.param_groups:
                 self.scheduler.watch(*_place(group), numbers)
@@ -111,7 +111,7 @@ class OptimMethod(KnownArguments):
         return replace(self, **changes)
 
     def get_optimizer(self) -> Self:
-        """Return this method: older programs asked for that of the engine."""
+        """Return this method, for older programs."""
         return self
 
     def save(self, path: str, overWrite: bool = False) -> None:
@@ -138,7 +138,7 @@ class OptimMethod(KnownArguments):
         return OptimMethod.from_json(json.loads(fs.cat_file(place)))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the method's name and arguments, of which a JSON file can be made."""
+        """Return the method's name and arguments as values for JSON."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
         return {"method": type(self).__name__} | {name: _packed(value) for name, value in values.items()}
 
@@ -151,17 +151,17 @@ class OptimMethod(KnownArguments):
         return kind(**{name: _unpacked(value) for name, value in about.items() if name != "method"})
 
     def settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a group before its next step; a rate that nothing changes is left alone."""
+        """Return the settings of a group before its next step; without a schedule, the rate is left alone."""
         return {"lr": self.scheduler.rate(*_place(group))} if self.varies else {}
 
-    def arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         """Return the arguments of torch's optimizer."""
         raise NotImplementedError
 
     def _made(self, parameters: list[Any]) -> torch.optim.Optimizer:
         import torch
 
-        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.torch_name)(parameters, **self.arguments())
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.torch_name)(parameters, **self._arguments())
         return optimizer
 
     def _passed(self, optimizer: torch.optim.Optimizer, count: str) -> None:
@@ -219,8 +219,7 @@ class SGD(OptimMethod):
         unset = self.dampening is None or self.dampening >= DOUBLEMAX
         return (0.0 if self.nesterov else self.momentum) if unset else self.dampening
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         own = self.learningrates is not None
         return {
             "lr": self.learningrate,
@@ -251,8 +250,7 @@ class Adagrad(OptimMethod):
     weightdecay: float = 0.0
     torch_name: ClassVar[str] = "Adagrad"
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "weight_decay": self.weightdecay, "eps": 1e-10}
 
 
@@ -268,26 +266,25 @@ class Adadelta(OptimMethod):
     epsilon: float = 1e-10
     torch_name: ClassVar[str] = "Adadelta"
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": 1.0, "rho": self.decayrate, "eps": self.epsilon}
 
 
 class AdamRule(OptimMethod):
-    """Adam's rule, whatever its arguments are called."""
+    """Adam's rule, for any names of its arguments."""
 
     epsilon: float
     torch_name: ClassVar[str] = "Adam"
     moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
     def settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the rate, and the epsilon: torch adds it to the corrected root, and BigDL to the root as it is."""
+        """Return the rate, and the epsilon: torch adds it to the corrected root, BigDL to the uncorrected one."""
         return super().settings(group) | {"eps": self.epsilon / _corrections(group)[1]}
 
 
 @dataclass
 class Adam(AdamRule):
-    """Adam as the last lines of its paper have it: epsilon beside the root of the second moment as it is.
+    """Adam in the efficient form of its paper: epsilon is added to the uncorrected root of the second moment.
 
     m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g;
     x = x - rate * sqrt(1 - beta2 ** t) / (1 - beta1 ** t) * m / (sqrt(v) + epsilon).
@@ -301,14 +298,13 @@ class Adam(AdamRule):
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "betas": (self.beta1, self.beta2)}
 
 
 @dataclass
 class ParallelAdam(Adam):
-    """Adam; `parallel_num`, the threads of an update, is torch's own business."""
+    """Adam; `parallel_num`, the threads of an update, is accepted: torch chooses them."""
 
     parallel_num: int = -1
 
@@ -326,8 +322,7 @@ class KerasAdam(AdamRule):
     weight_decay: float = 0.0
     names: ClassVar[Mapping[str, str]] = {"rate": "lr", "decay": "decay", "schedule": "schedule"}
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.lr, "betas": (self.beta_1, self.beta_2), "weight_decay": self.weight_decay}
 
 
@@ -360,8 +355,7 @@ class AdamWeightDecay(OptimMethod):
         """Return the ramp up and down."""
         return Ramp(self.warmup_portion, self.total)
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.lr, "betas": (self.beta1, self.beta2)}
 
     def settings(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -387,8 +381,7 @@ class Adamax(OptimMethod):
     torch_name: ClassVar[str] = "Adamax"
     moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_inf")
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "betas": (self.beta1, self.beta2), "eps": self.epsilon}
 
 
@@ -402,8 +395,7 @@ class RMSprop(OptimMethod):
     epsilon: float = 1e-8
     torch_name: ClassVar[str] = "RMSprop"
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {"lr": self.learningrate, "alpha": self.decayrate, "eps": self.epsilon}
 
 
@@ -434,10 +426,10 @@ class Ftrl(OptimMethod):
 
 @dataclass
 class LBFGS(OptimMethod):
-    """L-BFGS, which asks for loss and gradients several times a step.
+    """L-BFGS, which computes loss and gradients several times a step.
 
-    The update is BigDL's. A step ends early where the largest gradient is at most `tolfun` or the largest change at
-    most `tolx`, as torch has it.
+    The update is BigDL's. A step ends early if the largest gradient is at most `tolfun` or the largest change at most
+    `tolx`, as in torch.
     """
 
     max_iter: int = 20
@@ -458,8 +450,7 @@ class LBFGS(OptimMethod):
                 f"{self.linesearch!r} and {self.linesearch_options!r}."
             )
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of torch's optimizer."""
+    def _arguments(self) -> dict[str, Any]:
         return {
             "lr": self.learningrate,
             "max_iter": self.max_iter,
@@ -472,7 +463,7 @@ class LBFGS(OptimMethod):
 
 
 def _place(group: dict[str, Any]) -> tuple[float, int, int, dict[str, Any]]:
-    """Return the arguments that a schedule is asked with."""
+    """Return the arguments of a schedule's `rate`."""
     return group["base_lr"], group["evaluations"], group["epochs"], group["memory"]
 
 
@@ -502,7 +493,7 @@ def _count(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _deal_out(optimizer: torch.optim.Optimizer, vectors: Mapping[str, Any]) -> None:
-    """Cut vectors over all numbers of a model into the states of its parameters, which go along with them."""
+    """Split vectors over all numbers of a model into the states of its parameters."""
     import numpy as np
     import torch
 

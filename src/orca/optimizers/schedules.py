@@ -1,7 +1,7 @@
 """Schedules: the learning rate of each step. Owns BigDL's formulas.
 
-A schedule is a picklable description. Its memory (steps, epochs, scores) lies in a dict that the optimizer
-keeps in its parameter groups, so that it is saved and resumed with the optimizer.
+A schedule is a picklable description. Its memory (steps, epochs, scores) is a dict that the optimizer keeps in its
+parameter groups, so that it is saved and resumed with the optimizer.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Scheduler(KnownArguments):
         raise NotImplementedError
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
-        """Hear of the end of an epoch: after so many steps and epochs, with its "Loss" and perhaps a "score".
+        """Take note of the end of an epoch, with its "Loss" and perhaps a "score".
 
-        The score is None where the fit validates, but not in this epoch.
+        The score is None if the fit validates, but not in this epoch.
         """
 
     def get_scheduler(self) -> Scheduler:
-        """Return this schedule: older programs asked for that of the engine."""
+        """Return this schedule, for older programs."""
         return self
 
 
@@ -79,7 +79,7 @@ class PolyEpochDecay(Scheduler):
 
 @dataclass(frozen=True)
 class Exponential(Scheduler):
-    """A rate that decays exponentially, in stairs if asked: base * decay_rate ** (step / decay_step)."""
+    """A rate that decays exponentially, in stairs with stair_case: base * decay_rate ** (step / decay_step)."""
 
     decay_step: int
     decay_rate: float
@@ -127,13 +127,13 @@ class Warmup(Scheduler):
 
 @dataclass(frozen=True)
 class Ramp(Scheduler):
-    """A rate that grows over the first portion of so many steps, and falls to zero by the last; see AdamWeightDecay."""
+    """A rate that grows over the first portion of all steps, and falls to zero by the last; see AdamWeightDecay."""
 
     warmup_portion: float
     total: int
 
     def rate(self, base: float, step: int, epoch: int, memory: Memory) -> float:
-        """Return the ramp; the base where there is no total."""
+        """Return the ramp; the base without a total."""
         if self.total <= 0:
             return base
         share = step / self.total
@@ -176,7 +176,7 @@ class Plateau(Scheduler):
         return float(memory.get("rate", base))
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
-        """Reduce the rate where the number has not improved for longer than the patience."""
+        """Reduce the rate if the number has not improved for longer than the patience."""
         name = "Loss" if self.monitor.lower() == "loss" else "score"
         if name not in numbers:
             raise ArgumentError(
@@ -222,7 +222,7 @@ class SequentialSchedule(Scheduler):
         self.parts = [(part, steps) for part, steps in self.parts]
 
     def add(self, scheduler: Scheduler, max_iteration: int) -> SequentialSchedule:
-        """Add a schedule for so many steps; returns this one."""
+        """Add a schedule for max_iteration steps; returns this one."""
         self.parts.append((scheduler.get_scheduler(), max_iteration))
         return self
 
@@ -232,7 +232,7 @@ class SequentialSchedule(Scheduler):
         return part.rate(first, at, epochs, own)
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
-        """Let the part of the epoch's last step hear of its end."""
+        """Pass the end of an epoch on to the part of its last step."""
         part, first, at, epochs, own = self._part(base, max(step - 1, 0), epoch, memory)
         part.watch(first, at, epochs, own, numbers)
 

@@ -79,7 +79,7 @@ class TorchOptim(OptimMethod):
 
     @property
     def scheduler(self) -> Default:
-        """Return the decay that `setLearningRateDecay` asks for; a scheduler of torch's is another thing."""
+        """Return the decay of `setLearningRateDecay`; torch's scheduler is in `torch_scheduler`."""
         return Default(self.decay)
 
     @property
@@ -97,7 +97,7 @@ class TorchOptim(OptimMethod):
         """
         if decay and self.torch_scheduler is not None:
             raise ArgumentError(
-                "a TorchOptim with a scheduler cannot decay the learning rate besides. Leave one of them out."
+                "a TorchOptim with a scheduler cannot decay the learning rate as well. Leave one of them out."
             )
         method = replace(self, decay=self.decay if decay is None else decay)
         if rate is None:
@@ -127,10 +127,10 @@ class TorchOptim(OptimMethod):
 
     def as_json(self) -> dict[str, Any]:
         """Refuse: a torch optimizer is an object of its own, linked with a model."""
-        raise ArgumentError("a TorchOptim cannot be written as JSON. Make it anew where the model is loaded.")
+        raise ArgumentError("a TorchOptim cannot be written as JSON. Make a new one after loading the model.")
 
     def build(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
-        """Return an optimizer like this one for these parameters, whose own scheduler steps when it shall."""
+        """Return an optimizer like this one for these parameters, which steps its own scheduler."""
         optimizer = super().build(parameters)
         scheduler = _moved(self.torch_scheduler, optimizer)
         if scheduler is None:
@@ -143,7 +143,7 @@ class TorchOptim(OptimMethod):
             _keep(scheduler, optimizer)
 
         def end_epoch(loss: float, score: float | None = None, skipped: bool = False) -> None:
-            """Hear of the end of an epoch; one that was not validated, where others are, has no score to step by."""
+            """Step the scheduler; not after a skipped validation, which gives no score."""
             if self.decayType == "EpochDecayByScore":
                 if not skipped:
                     step(loss if score is None else score)
@@ -164,7 +164,7 @@ class TorchOptim(OptimMethod):
         return super().settings(group) if self.decay else {}
 
     def _made(self, parameters: list[Any]) -> torch.optim.Optimizer:
-        """Return a copy of the optimizer: with its own parameters where they are among these, else with these."""
+        """Return a copy of the optimizer: with its own parameters if they are among these, else with these."""
         import torch
 
         optimizer = copy.copy(self.optimizer)
@@ -205,7 +205,7 @@ def _moved(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
 
 
 def _rebase(scheduler: Any, number: int, rate: float) -> None:
-    """Let a scheduler, and those that it is made of, begin with another rate of a group."""
+    """Set the base rate of a group in a scheduler and its inner schedulers."""
     if hasattr(scheduler, "base_lrs"):
         scheduler.base_lrs = [rate if at == number else one for at, one in enumerate(scheduler.base_lrs)]
     for part in getattr(scheduler, "_schedulers", ()):
@@ -213,7 +213,7 @@ def _rebase(scheduler: Any, number: int, rate: float) -> None:
 
 
 def _keep(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Keep a scheduler's state in a group, with which it is saved; functions are those of the scheduler anyway."""
+    """Keep a scheduler's state, but its functions, in a group, with which it is saved."""
     state = scheduler.state_dict()
     optimizer.param_groups[0]["scheduler"] = {
         name: value for name, value in state.items() if not inspect.isroutine(value)

@@ -20,7 +20,7 @@ from orca.rows.tree import flatten, map_tree, rows_of, unflatten
 
 _BLOCK = 256  # records that become one shard
 _MEMORY = re.compile(r"DRAM|PMEM|DIRECT|DISK_\d+")
-_REGROUPS = re.compile("nbatch|FlatMap|Interleave|Window")  # datasets whose elements are not those they are made of
+_REGROUPS = re.compile("nbatch|FlatMap|Interleave|Window")  # datasets whose elements are not those of their inputs
 _datasets: weakref.WeakKeyDictionary[Any, list[TFDataset]] = weakref.WeakKeyDictionary()
 
 
@@ -54,7 +54,7 @@ class TFDataset:
         shuffle: Whether epochs of training read in a new order.
 
     Raises:
-        ArgumentError: Both sizes are given, a size is no positive number, or the batch shall be fixed.
+        ArgumentError: Both sizes are given, a size is not positive, or hard_code_batch_size is true.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class TFDataset:
         tf = tensorflow().compat.v1
         graph = tf.get_default_graph()
         if graph not in self._tensors:
-            self._tensors[graph] = tuple(_placeholders(tf, part) for part in self.tensor_structure)
+            self._tensors[graph] = tuple(map_tree(lambda meta: meta.placeholder(tf), self.tensor_structure))
             _datasets.setdefault(graph, []).append(self)
         return self._tensors[graph]
 
@@ -116,7 +116,7 @@ class TFDataset:
 
     @property
     def label_tensors(self) -> Any:
-        """Return the placeholders of the labels; None where there are none."""
+        """Return the placeholders of the labels; None if there are none."""
         return self.tensors[1] if len(self.tensors) > 1 else None
 
     @property
@@ -140,11 +140,11 @@ class TFDataset:
         return self._labelled(self.data, verb)
 
     def validation_for(self) -> Any:
-        """Return the data of validations, None where there is none."""
+        """Return the data of validations, None if there is none."""
         return None if self.validation is None else self._labelled(self.validation, "fit")
 
     def filled(self) -> TFDataset:
-        """Return the dataset itself; without labels, one with a zero for each row, for graphs that take no labels."""
+        """Return the dataset; without labels, a copy with a label 0 for each row, for graphs that take no labels."""
         if self.labelled:
             return self
         twin = copy.copy(self)
@@ -171,7 +171,7 @@ class TFDataset:
         return self.get_evaluation_data()
 
     def get_evaluation_data(self) -> Any:
-        """Return the data, for an evaluation: with its labels, if it has some."""
+        """Return the data, for an evaluation: with its labels, if any."""
         return self.data_for("evaluate" if self.labelled else "predict")
 
     def get_prediction_data(self) -> Any:
@@ -179,7 +179,7 @@ class TFDataset:
         return self.data_for("predict")
 
     def get_validation_data(self) -> Any:
-        """Return the data of validations, None where there is none."""
+        """Return the data of validations, None if there is none."""
         verb = "fit" if self.labelled else "predict"
         return None if self.validation is None else self._labelled(self.validation, verb)
 
@@ -207,24 +207,20 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of an RDD whose records are arrays: of features, or a pair of features and labels.
 
+        See TFDataset for the other arguments.
+
         Args:
             rdd: An RDD. A record is a list or tuple with the arrays of features, and then those of labels; or a pair
                 of both, each a tree as described.
             names: Names of tensors, with shapes and types: the older way to describe records; the last is the label.
             shapes: Their shapes.
             types: Their types.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             val_rdd: The same for validations.
             features: (type, shape) of the features; a list or dict of such for several.
             labels: The same for the labels.
-            memory_type: Accepted.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         if features is None and names is None and shapes is None and types is None:
-            raise ArgumentError("from_rdd must know what records are. Pass features=(tf.float32, [28, 28, 1]), say.")
+            raise ArgumentError("from_rdd needs the type of records. Pass features=(tf.float32, [28, 28, 1]), say.")
         if features is None:
             features, labels = _older(names, shapes, types)
         structure = _structure(features, labels)
@@ -258,16 +254,12 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of arrays.
 
+        See TFDataset for the other arguments.
+
         Args:
             tensors: A pair of features and labels, each an array or a tree of arrays; or features alone: an array, a
                 list or dict of arrays, or a tuple of one thing.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             val_tensors: The same for validations.
-            memory_type: Accepted.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         parts = _parts(tensors, "tensors")
         structure = tuple(_described(part) for part in parts)
@@ -298,24 +290,20 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of columns of a Spark DataFrame: numbers, or arrays and vectors, which have any length.
 
+        See TFDataset for the other arguments.
+
         Args:
             df: The DataFrame.
             feature_cols: Columns for the features.
             labels_cols: Columns for the labels.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             validation_df: The same for validations.
-            memory_type: Accepted.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         groups = [[cols] if isinstance(cols, str) else list(cols or ()) for cols in (feature_cols, labels_cols)]
         if not groups[0]:
             raise ArgumentError("from_dataframe must know which columns are features. Pass feature_cols=['…'].")
         for frame in (df, validation_df) if validation_df is not None else (df,):
             _check_columns(frame, [*groups[0], *groups[1]])
-        structure = tuple(_only([_column(df, name) for name in group]) for group in groups if group)
+        structure = tuple(only([_column(df, name) for name in group]) for group in groups if group)
         return TFDataset(
             structure,
             batch_size,
@@ -347,14 +335,11 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of a tf.data.Dataset of single rows; each worker reads it, and keeps its part.
 
+        See TFDataset for the other arguments.
+
         Args:
             dataset: A dataset of features, or of (features, labels), that is not batched.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             validation_dataset: The same for validations.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
             remove_checking: Whether to take a dataset that looks batched as one of single rows.
             batch_outside: Accepted as False alone: a batched dataset is refused.
             inter_threads: Accepted.
@@ -431,15 +416,12 @@ class TFDataset:
     ) -> TFDataset:
         """Make a dataset of TFRecord files: one placeholder of tf.string, whose rows the graph parses.
 
+        See TFDataset for the other arguments.
+
         Args:
             sc: Accepted: the files are read by the workers.
             file_path: A file, a pattern, or a folder, that all workers see.
-            batch_size: Rows of one step of training, over all workers.
-            batch_per_thread: Rows that are evaluated or predicted at a time.
-            hard_code_batch_size: Accepted as False alone.
             validation_file_path: The same for validations.
-            sequential_order: Whether epochs read in the order of the data.
-            shuffle: Whether epochs read in a new order.
         """
         dataset = _tfrecords(file_path)
         return TFDataset.from_tf_data_dataset(
@@ -554,7 +536,7 @@ def mode_of(dataset: Any) -> Any:
 
 
 def batched_by(dataset: Any) -> int | None:
-    """Return the rows of a tf.data.Dataset's batches: 32 where they differ, None where nothing in it makes batches."""
+    """Return the batch size of a tf.data.Dataset: 32 for an unknown one, None for a dataset without batches."""
     stack = [dataset]
     while stack:
         part = stack.pop(0)
@@ -568,10 +550,6 @@ def batched_by(dataset: Any) -> int | None:
 
 def _size(name: str, size: Any) -> int | None:
     return None if size is None or size == -1 else positive(name, size)
-
-
-def _placeholders(tf: Any, part: Any) -> Any:
-    return map_tree(lambda meta: meta.placeholder(tf), part)
 
 
 def _structure(features: Any, labels: Any) -> tuple[Any, ...]:
@@ -600,12 +578,12 @@ def _metas_named(name: str, value: Any) -> TensorMeta:
 
 
 def _older(names: Any, shapes: Any, types: Any) -> tuple[Any, Any]:
-    """Return features and labels as names, shapes and types describe them: the last one is the label."""
+    """Return the description of features and labels by names, shapes and types: the last one is the label."""
     tf = tensorflow()
     count = len(names or shapes or types)
     kinds = list(types or [tf.float32] * count)
     metas = [TensorMeta(kinds[n], names[n] if names else None, shapes[n] if shapes else []) for n in range(count)]
-    return _only(metas[:-1] or metas), metas[-1] if count > 1 else None
+    return only(metas[:-1] or metas), metas[-1] if count > 1 else None
 
 
 def _parts(tensors: Any, what: str) -> tuple[Any, ...]:
@@ -627,7 +605,7 @@ def _parts(tensors: Any, what: str) -> tuple[Any, ...]:
 
 
 def _validation(tensors: Any, structure: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arrays for validations, which must be as those of training are."""
+    """Return arrays for validations, which must have the names and shapes of those for training."""
     parts = _parts(tensors, "val_tensors")
     kinds = [[(meta.name, meta.shape) for meta in flatten(each)[0]] for each in (structure, _described(list(parts)))]
     if kinds[0] != kinds[1]:
@@ -686,8 +664,9 @@ def _column(df: Any, name: str) -> TensorMeta:
     return TensorMeta(kind, None, [None] * (depth + (text == "vector")))
 
 
-def _only(things: list[Any]) -> Any:
-    return things[0] if len(things) == 1 else things
+def only(things: Any) -> Any:
+    """Return the item of a list or tuple of one; anything else unchanged."""
+    return things[0] if isinstance(things, list | tuple) and len(things) == 1 else things
 
 
 def _record(value: Any) -> Any:
@@ -697,13 +676,12 @@ def _record(value: Any) -> Any:
 def _shards(rdd: Any, structure: tuple[Any, ...], verb: str) -> Any:
     from orca.data.shard import SparkXShards
 
-    types = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
-    return SparkXShards(rdd.mapPartitions(partial(_stacked, types)), transient=True)
+    return SparkXShards(rdd.mapPartitions(partial(_stacked, _numpy_types(structure))), transient=True)
 
 
-def _numpy_type(dtype: Any) -> str:
-    name = tensorflow().as_dtype(dtype).name
-    return "object" if name == "string" else str(name)
+def _numpy_types(structure: tuple[Any, ...]) -> Any:
+    names = map_tree(lambda meta: str(tensorflow().as_dtype(meta.dtype).name), structure)
+    return map_tree(lambda name: "object" if name == "string" else name, names)
 
 
 def _stacked(types: tuple[Any, ...], records: Iterator[Any]) -> Iterator[dict[str, Any]]:
@@ -786,9 +764,8 @@ def _samples(source: Any) -> Any:
 def _records(samples: Any, structure: tuple[Any, ...]) -> Any:
     if hasattr(samples, "mapPartitions"):
         return partial(_shards, samples.map(partial(_sample_record, labelled=len(structure) > 1)), structure)
-    types = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
     records = (_sample_record(sample, len(structure) > 1) for sample in samples)
-    shards = list(_stacked(types, records))
+    shards = list(_stacked(_numpy_types(structure), records))
     if not shards:
         raise DataError("the set has no Samples. Check where it was read from.")
     from orca.core.columns import concatenate
@@ -798,7 +775,7 @@ def _records(samples: Any, structure: tuple[Any, ...]) -> Any:
 
 
 def _sample_record(sample: Any, labelled: bool) -> list[np.ndarray]:
-    """Return the arrays of a Sample: those of the features, and of the labels where they are asked for."""
+    """Return the arrays of a Sample: those of the features, and of the labels if `labelled`."""
     if not hasattr(sample, "features") or not hasattr(sample, "labels"):
         raise DataError(f"records must be Samples; got {type(sample).__name__}. Make them with Sample.from_ndarray.")
     return [tensor.to_ndarray() for tensor in (*sample.features, *(sample.labels if labelled else ()))]

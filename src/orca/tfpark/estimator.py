@@ -1,7 +1,7 @@
 """TFEstimator: a model function, trained on the data of an input function. Owns its graphs and its checkpoints.
 
-Each call builds the graph anew, as the mode asks, and gives its variables the values of the last training: from
-model_dir, else from memory.
+Each call builds the graph of its mode again, and gives its variables the values of the last training: from model_dir,
+else from memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GraphMemory:
     _values: Mapping[str, Any] = MappingProxyType({})
 
     def _seed(self, tf: Any) -> None:
-        """Let the new graph draw by the seed; operations that have seeds of their own draw as they do without one."""
+        """Set the seed of the new graph; with seed 0, operations with seeds of their own draw as without any."""
         tf.set_random_seed(_GRAPH_SEED + self.options.get("seed", 0))
 
     def _held(self, path: str | None = None) -> Mapping[str, Any]:
@@ -78,7 +78,7 @@ class GraphMemory:
 
 
 class TFEstimator(GraphMemory, SummaryVerbs):
-    """A model function that is trained, evaluated and asked, distributed.
+    """A model function for distributed training, evaluation and prediction.
 
     Args:
         model_fn: A function (features, labels, mode, params, config), of which the last two may be left out, that
@@ -87,7 +87,7 @@ class TFEstimator(GraphMemory, SummaryVerbs):
         model_dir: The folder that checkpoints are written to and read from.
         config: The argument `config` of model_fn.
         params: The argument `params` of model_fn.
-        warm_start_from: A checkpoint to begin with, where model_dir has none.
+        warm_start_from: A checkpoint to start from, if model_dir has none.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed. The seed is that of the
             first weights, too.
     """
@@ -224,12 +224,12 @@ class TFEstimator(GraphMemory, SummaryVerbs):
     def predict(
         self, input_fn: Callable[..., Any], predict_keys: Any = None, checkpoint_path: str | None = None
     ) -> Any:
-        """Answer for every row: as an RDD where a Spark is up, else as arrays; a dict of predictions keeps its keys.
+        """Predict every row: as an RDD where a Spark is up, else as arrays; a dict of predictions keeps its keys.
 
         Args:
             input_fn: As in train; labels are not needed.
-            predict_keys: The keys to answer with, of predictions that are a dict; all unless given.
-            checkpoint_path: The checkpoint to answer with; the last training unless given.
+            predict_keys: The keys to predict, of predictions that are a dict; all unless given.
+            checkpoint_path: The checkpoint to predict with; the last training unless given.
         """
         with self._graph(input_fn, PREDICT) as (_, dataset, spec):
             heads = spec.predictions
@@ -278,7 +278,7 @@ class TFEstimator(GraphMemory, SummaryVerbs):
         return GraphEstimator.of(inputs=dataset.feature_tensors, labels=labels, **ends, **self.options)
 
     def _restore(self, session: Any, checkpoint_path: str | None = None, trained: bool = False) -> None:
-        """Give a new session the values of a checkpoint, or of the last training, which there may have to be."""
+        """Give a new session the values of a checkpoint, or of the last training; refuse neither if `trained`."""
         from orca.estimators.tfgraph import restore_values
 
         values = self._held(checkpoint_path) or (self._held(self.warm_start_from) if self.warm_start_from else {})

@@ -1,4 +1,4 @@
-"""KerasModel: a compiled Keras model that is trained and asked here, or distributed. Owns which of the two it is."""
+"""KerasModel: a compiled Keras model that runs here or distributed. Owns the choice between the two."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class KerasModel(SummaryVerbs):
             x: A TFDataset with a batch_size, or arrays.
             y: Arrays of labels.
             batch_size: Rows of one step; 32 unless given.
-            epochs: How many times to see every row.
+            epochs: The number of epochs.
             validation_split: The share of the rows that Keras keeps for validations; 0 when distributed.
             validation_data: Arrays (x, y) for validations; those of a TFDataset come with it.
             distributed: Whether to train on arrays distributed.
@@ -138,7 +138,7 @@ class KerasModel(SummaryVerbs):
         return dict(zip(self.metrics_names, values if isinstance(values, list) else [values], strict=True))
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
-        """Answer for the rows of a TFDataset, as an RDD where a Spark is up; for arrays, as arrays."""
+        """Predict the rows of a TFDataset, as an RDD where a Spark is up; arrays, as arrays."""
         if isinstance(x, TFDataset):
             return as_records(self.estimator.predict(x, batch_size=x.batch_per_thread), self.model.outputs)
         if distributed:
@@ -156,5 +156,5 @@ class KerasModel(SummaryVerbs):
         return self.model.test_on_batch(x, y, sample_weight=sample_weight)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Answer for one batch here, by Keras itself."""
+        """Predict one batch here, by Keras itself."""
         return self.model.predict_on_batch(x)

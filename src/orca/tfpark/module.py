@@ -1,7 +1,7 @@
 """GraphModule: a frozen TensorFlow graph as a torch module. Owns how tensors and gradients pass between the two.
 
-The graph is a part of a larger model of torch, such as one of BigDL's layers: it has no weights that learn, but lets
-gradients through to the layers before it.
+The graph is a part of a larger model of torch, such as one of BigDL's layers: it has no trainable weights, but passes
+gradients to the layers before it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GraphModule(nn.Module):
         return f"{', '.join(self.inputs)} -> {', '.join(self.outputs)}"
 
     def forward(self, *inputs: Any) -> Any:
-        """Return the output for one tensor or several; a list where the graph has several outputs.
+        """Return the output for one tensor or several; a list if the graph has several outputs.
 
         Raises:
             ArgumentError: The graph has another number of inputs.
@@ -76,7 +76,7 @@ class _Session:
         return self._torch(self.session.run(self.outputs, self._feed(tensors)))
 
     def gradients(self, tensors: tuple[Any, ...], outer: tuple[Any, ...]) -> list[Any]:
-        """Return the gradient of each input; None where the graph has none."""
+        """Return the gradient of each input; None if the graph has none."""
         tf = tensorflow().compat.v1
         if self._gradients is None:
             with self.graph.as_default():

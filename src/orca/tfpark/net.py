@@ -1,6 +1,6 @@
-"""TFNet: a part of a TensorFlow graph as a model that answers. Owns where it is read from.
+"""TFNet: a part of a TensorFlow graph as a model for inference. Owns the formats it is read from.
 
-It is frozen: variables are constants of its graph, so that it travels as one piece.
+It is frozen: variables are constants of its graph.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.rows.tree import flatten
-from orca.tfpark.dataset import TFDataset
+from orca.tfpark.dataset import TFDataset, only
 from orca.tfpark.predictor import as_records
 
-_FROZEN, _META = "frozen_inference_graph.pb", "graph_meta.json"
+_GRAPH_FILE, _META = "frozen_inference_graph.pb", "graph_meta.json"
 
 
 class TFNet:
@@ -25,7 +25,7 @@ class TFNet:
 
     Args:
         path: A folder with `frozen_inference_graph.pb` and `graph_meta.json`, or a .pb file.
-        input_names: Names of the tensors that are fed, where the folder does not tell.
+        input_names: Names of the tensors that are fed, if the folder has no `graph_meta.json`.
         output_names: Names of the tensors to answer with.
         tf_session_config: Accepted.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node.
@@ -42,7 +42,7 @@ class TFNet:
         tf_session_config: Any = None,
         **options: Any,
     ) -> None:
-        file = os.path.join(path, _FROZEN) if os.path.isdir(path) else path
+        file = os.path.join(path, _GRAPH_FILE) if os.path.isdir(path) else path
         meta = os.path.join(path, _META)
         if not os.path.exists(file):
             raise ArgumentError(f"there is no frozen graph at {file}. Pass a .pb file, or a folder of export_tf.")
@@ -51,7 +51,7 @@ class TFNet:
                 names = json.load(stream)
             input_names, output_names = input_names or names["input_names"], output_names or names["output_names"]
         if not input_names or not output_names:
-            raise ArgumentError(f"{path} does not tell its inputs and outputs. Pass input_names= and output_names=.")
+            raise ArgumentError(f"{path} does not name its inputs and outputs. Pass input_names= and output_names=.")
         with open(file, "rb") as stream:
             self._open(stream.read(), _listed(input_names), _listed(output_names), options)
 
@@ -68,7 +68,7 @@ class TFNet:
             except (KeyError, ValueError) as error:
                 raise ArgumentError(f"the graph has no such tensor: {error}. Names end in ':0'.") from error
             self.estimator: Any = GraphEstimator.of(
-                inputs=_only(self.inputs), outputs=_only(self.outputs), sess=tf.Session(graph=self.graph), **options
+                inputs=only(self.inputs), outputs=only(self.outputs), sess=tf.Session(graph=self.graph), **options
             )
 
     @staticmethod
@@ -148,12 +148,12 @@ class TFNet:
     def predict(
         self, x: Any, batch_per_thread: int | None = None, distributed: bool = True, mini_batch: bool = False
     ) -> Any:
-        """Answer for arrays (as arrays), XShards, a DataFrame, a TFDataset, or an RDD of Samples or arrays (as RDDs).
+        """Predict arrays (as arrays), XShards, a DataFrame, a TFDataset, or an RDD of Samples or arrays (as RDDs).
 
         Args:
-            x: The data. A TFDataset is answered as an RDD where a Spark is up.
-            batch_per_thread: Rows that the graph sees at a time.
-            distributed: Whether workers answer; else this process does, for arrays.
+            x: The data. Predictions of a TFDataset are an RDD where a Spark is up.
+            batch_per_thread: Rows of one run of the graph.
+            distributed: Whether to predict on workers; else in this process, for arrays.
             mini_batch: False: rows are no batches.
         """
         if mini_batch:
@@ -167,27 +167,26 @@ class TFNet:
         return self.estimator.predict(x, batch_size=batch_per_thread)
 
     def _dataset(self, rdd: Any, batch_per_thread: int | None) -> TFDataset:
-        """Return the TFDataset of an RDD of Samples or arrays."""
         specs = [(tensor.dtype.base_dtype, tensor.shape.as_list()[1:]) for tensor in self.inputs]
-        return TFDataset.from_rdd(rdd.map(_record), features=_only(specs), batch_per_thread=batch_per_thread)
+        return TFDataset.from_rdd(rdd.map(_record), features=only(specs), batch_per_thread=batch_per_thread)
 
     def forward(self, x: Any) -> Any:
-        """Answer for one batch of arrays, here."""
+        """Predict one batch of arrays, here."""
         arrays = [np.asarray(each) for each in flatten(x)[0]]
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"the graph has the inputs {self.input_names}; got {len(arrays)} array(s).")
         from orca.frameworks.tfgraph.program import FedTensor
 
         feeds = {tensor: FedTensor.of(tensor).arrange(array) for tensor, array in zip(self.inputs, arrays, strict=True)}
-        return _only(self.estimator.sess.run(self.outputs, feeds))
+        return only(self.estimator.sess.run(self.outputs, feeds))
 
     def __call__(self, x: Any) -> Any:
-        """Answer for arrays; behind the nodes of a graph of BigDL's layers, return one more node."""
+        """Predict arrays; called with nodes of a graph of BigDL's layers, return a node after them."""
         nodes = list(x) if isinstance(x, list | tuple) else [x]
         return nodes[0].followed_by(self, nodes) if hasattr(nodes[0], "followed_by") else self.forward(x)
 
     def to_torch(self) -> Any:
-        """Return the graph as a torch module: a layer that does not learn, in models of BigDL's layers and NNFrames."""
+        """Return the graph as a torch module: a layer without weights, for models of BigDL's layers and NNFrames."""
         from orca.tfpark.module import GraphModule
 
         return GraphModule(self.definition, self.input_names, self.output_names)
@@ -250,7 +249,7 @@ def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **older: Any) -
     """
     ports, heads = flatten(inputs)[0], flatten(outputs)[0]
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, _FROZEN), "wb") as stream:
+    with open(os.path.join(folder, _GRAPH_FILE), "wb") as stream:
         stream.write(frozen(sess, heads))
     with open(os.path.join(folder, _META), "w") as text:
         json.dump({"input_names": [t.name for t in ports], "output_names": [t.name for t in heads]}, text)
@@ -277,7 +276,3 @@ def get_checkpoint_state(checkpoint_dir: str) -> Any:
 
 def _listed(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def _only(things: list[Any]) -> Any:
-    return things[0] if len(things) == 1 else things

@@ -10,7 +10,7 @@ from orca.core.triggers import MaxEpoch, MaxIteration, Trigger, trigger_of
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.rows.tree import flatten
-from orca.tfpark.dataset import TFDataset, dataset_behind
+from orca.tfpark.dataset import TFDataset, dataset_behind, only
 from orca.tfpark.summaries import SummaryVerbs
 
 _ENDLESS = 1 << 30  # epochs of a fit that a trigger ends
@@ -77,7 +77,7 @@ class TFOptimizer(SummaryVerbs):
         """
         return cls._of(
             loss, optim_method, session, inputs, None, dataset, session_config, val_split,
-            outputs=_first(val_outputs), targets=_first(val_labels), metrics=_metrics(metrics, val_method),
+            outputs=only(val_outputs), targets=only(val_labels), metrics=_metrics(metrics, val_method),
             clip_norm=clip_norm, clip_value=clip_value, feeds=tensor_with_value, model_dir=model_dir,
             updates=updates, **options,
         )  # fmt: skip
@@ -242,10 +242,6 @@ def _fed(data: TFDataset, inputs: Any, labels: Any) -> tuple[Any, Any]:
     return (leaves[0] if count == 1 else leaves[:count]), (leaves[-1] if len(leaves) == count + 1 else leaves[count:])
 
 
-def _first(tensors: Any) -> Any:
-    return tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
-
-
 def _metrics(tensors: Any, methods: Any) -> Any:
     """Return metrics that are tensors, and those of a validation method, in one dict or list."""
     all_methods = [] if methods is None else list(methods) if isinstance(methods, list | tuple) else [methods]
@@ -253,12 +249,8 @@ def _metrics(tensors: Any, methods: Any) -> Any:
         return tensors
     from orca.core.metrics import metrics_of
 
-    metrics = {metric.name: metric for metric in metrics_of([each for each in all_methods if not _is_loss(each)])}
-    return dict(tensors or {}) | metrics
-
-
-def _is_loss(method: Any) -> bool:
-    return type(method).__name__ == "Loss"  # the loss is part of every validation
+    metrics = metrics_of([each for each in all_methods if type(each).__name__ != "Loss"])  # every validation has it
+    return dict(tensors or {}) | {metric.name: metric for metric in metrics}
 
 
 def _refuse_split(share: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orca.rows.tree import flatten, unflatten
-from orca.tfpark.dataset import TFDataset, dataset_behind
+from orca.tfpark.dataset import TFDataset, dataset_behind, only
 
 
 class TFPredictor:
@@ -30,7 +30,7 @@ class TFPredictor:
     ) -> None:
         from orca.estimators.tfgraph import GraphEstimator
 
-        heads = outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
+        heads = only(outputs)
         self.dataset, self.outputs = dataset or dataset_behind(flatten(heads)[0]), heads
         with flatten(heads)[0][0].graph.as_default():
             ports = self.dataset.feature_tensors if inputs is None else inputs
@@ -58,7 +58,7 @@ class TFPredictor:
 
 
 def as_records(answers: Any, outputs: Any = None) -> Any:
-    """Return answers as an RDD with a record a row where a Spark is up; else arrays as they are.
+    """Return predictions as an RDD of one record per row where a Spark is up; else arrays unchanged.
 
     Args:
         answers: Arrays, XShards, or a DataFrame with a column an output.
@@ -69,7 +69,7 @@ def as_records(answers: Any, outputs: Any = None) -> Any:
         structure = flatten(outputs)[1] if len(columns) > 1 else None
         return answers.select(*columns).rdd.map(partial(_cells, structure))
     if hasattr(answers, "rdd"):
-        return answers.rdd.flatMap(_shard_rows)
+        return answers.rdd.flatMap(lambda shard: _rows(shard["prediction"]))
     pyspark = sys.modules.get("pyspark")
     context = None if pyspark is None else pyspark.SparkContext._active_spark_context
     return answers if context is None else context.parallelize(list(_rows(answers)))
@@ -78,10 +78,6 @@ def as_records(answers: Any, outputs: Any = None) -> Any:
 def _cells(structure: Any, row: Any) -> Any:
     cells = [np.asarray(cell.toArray() if hasattr(cell, "toArray") else cell) for cell in row]
     return unflatten(structure, cells)
-
-
-def _shard_rows(shard: dict[str, Any]) -> list[Any]:
-    return list(_rows(shard["prediction"]))
 
 
 def _rows(answers: Any) -> Iterator[Any]:

@@ -82,7 +82,7 @@ def __dir__() -> list[str]:
 
 @cache
 def _contrib() -> Any:
-    """Return tf.contrib as far as it lives on: slim, its layers and losses."""
+    """Return the parts of tf.contrib that still exist: slim, its layers and losses."""
     slim = _slim()
     return SimpleNamespace(slim=slim, layers=slim.layers, framework=slim)
 

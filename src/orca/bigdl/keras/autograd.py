@@ -1,6 +1,6 @@
-"""Autograd: arithmetic of variables, losses and layers in the user's own words. Owns the table of operations.
+"""Autograd: arithmetic of variables, and losses and layers of the user's functions. Owns the table of operations.
 
-An axis counts the rows as 0. A number or an array stands where a variable may.
+Axis 0 is that of the rows. Numbers and arrays may take the place of variables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _unit(x: Any, normalize: bool, dim: int = -1) -> Any:
 
 
 def _batch_dot(x: Any, y: Any, axes: Any, normalize: bool) -> Any:
-    """Multiply rows of matrices (or of vectors) over one axis of each, whose lengths are 1 where asked for."""
+    """Multiply rows of matrices (or of vectors) over one axis of each, perhaps normalized to length 1."""
     first, second = (axes, axes) if isinstance(axes, int) else axes
     a, b = _unit(x, normalize, first), _unit(y, normalize, second)
     a = a.unsqueeze(1) if x.dim() == 2 else a.movedim(first, -1)
@@ -57,7 +57,7 @@ def _batch_dot(x: Any, y: Any, axes: Any, normalize: bool) -> Any:
 
 
 def _calculated(m: Any, x: Any) -> Any:
-    """Return the result of an operation: numbers among its arguments stand at their places, variables at the others."""
+    """Return the result of an operation: `places` has its constant arguments, and None for each variable."""
     tensors = iter(x if isinstance(x, list | tuple) else [x])
     arguments = [next(tensors) if place is None else place for place in m.places]
     return OPERATIONS[m.operation](*arguments, **m.more)
@@ -78,7 +78,7 @@ VARIABLES["Operation"] = Operation
 
 
 def placed(layer: Any, nodes: list[Any]) -> Variable:
-    """Return the variable of a layer behind others, whatever they are."""
+    """Return the variable of a layer of any kind after others."""
     samples = [node.sample for node in nodes]
     if isinstance(layer, Weight):
         return Variable(layer, [], layer.module([]).detach())
@@ -95,27 +95,27 @@ def operation(name: str, *arguments: Any, **more: Any) -> Variable:
     nodes = [argument for argument in arguments if isinstance(argument, Variable)]
     if not nodes:
         raise ArgumentError(
-            f"{name} needs a variable: Input(shape=...) or what a layer returns; got {arguments!r:.60}."
+            f"{name} needs a variable: Input(shape=...) or the result of a layer; got {arguments!r:.60}."
         )
-    settled = [Constant(each) if isinstance(each, np.ndarray) else each for each in arguments]
-    nodes = [argument for argument in settled if isinstance(argument, Variable)]
-    places = [None if isinstance(argument, Variable) else argument for argument in settled]
+    values = [Constant(each) if isinstance(each, np.ndarray) else each for each in arguments]
+    nodes = [argument for argument in values if isinstance(argument, Variable)]
+    places = [None if isinstance(argument, Variable) else argument for argument in values]
     return placed(Operation(name, places, more), nodes)
 
 
-_FIRST = ("inputs", "a", "x", "y")  # what variables among the arguments are called, in their order
+_FIRST = ("inputs", "a", "x", "y")  # names of arguments that are variables, in their order
 
 
 def _function(name: str) -> Callable[..., Variable]:
     def function(*arguments: Any, **more: Any) -> Variable:
-        given = [*arguments, *(more.pop(word) for word in _FIRST if word in more)]
-        if given and isinstance(given[0], list | tuple):  # stack([a, b], axis)
-            given = [*given[0]]
+        operands = [*arguments, *(more.pop(word) for word in _FIRST if word in more)]
+        if operands and isinstance(operands[0], list | tuple):  # stack([a, b], axis)
+            operands = [*operands[0]]
             more = more if len(arguments) < 2 else more | {"axis": arguments[1]}
-        return operation(name, *given, **more)
+        return operation(name, *operands, **more)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return the variable {name}(...) of variables and numbers; an axis counts the rows as 0."
+    function.__doc__ = f"Return the variable {name}(...) of variables and numbers; axis 0 is that of the rows."
     return function
 
 
@@ -131,12 +131,11 @@ def epsilon() -> float:
 
 
 def _alone(m: Any, x: Any) -> Any:
-    """Return a weight, which takes no input."""
     return m.weight
 
 
 def _stay(weight: Any) -> None:
-    """Leave a weight alone when those of layers are drawn anew: its variable says what it is."""
+    """Leave a weight unchanged when those of layers are drawn again: its variable sets it."""
 
 
 class Weight(KerasLayer):
@@ -147,16 +146,16 @@ class Weight(KerasLayer):
     signature = signed("shape", "trainable", name=None)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
-        made = Weights(1, {"weight": arguments["shape"]}, {"weight": nn.init.zeros_}, computes=_alone)
-        made.starts["weight"] = _stay
-        return made.requires_grad_(arguments["trainable"])
+        module = Weights(1, {"weight": arguments["shape"]}, {"weight": nn.init.zeros_}, computes=_alone)
+        module.starts["weight"] = _stay
+        return module.requires_grad_(arguments["trainable"])
 
 
 VARIABLES["Weight"] = Weight
 
 
 class Parameter(Variable):
-    """A variable that is learned; it has no rows. It begins with init_weight, or as init_method draws it."""
+    """A trainable variable without rows. It starts with init_weight, or is drawn by init_method."""
 
     def __init__(self, shape: Sequence[int], init_method: Any = None, init_weight: Any = None, trainable: bool = True,
                  name: str | None = None, bigdl_type: str = "float") -> None:  # fmt: skip
@@ -180,7 +179,7 @@ class Parameter(Variable):
 
 
 class Constant(Variable):
-    """An array as a variable; it has no rows."""
+    """An array as a variable without rows."""
 
     def __init__(self, data: Any, name: str | None = None, bigdl_type: str = "float") -> None:
         array = np.asarray(data, np.float32)
@@ -200,22 +199,22 @@ class Lambda(KerasLayer):
         self.layers = self.graph.layers
         return self.graph.module
 
-    def definition(self, described: Any) -> dict[str, Any]:
-        """Return what describes the layer in a file: the graph that its function made."""
-        return self.graph.definition(described)
+    def definition(self, describe: Any) -> dict[str, Any]:
+        """Return the layer's definition for a file: the graph that its function made."""
+        return self.graph.definition(describe)
 
 
 def _mean_of_graph(m: Any, output: Any, target: Any) -> torch.Tensor:
-    wanted = target.to(output.dtype)
-    truth = wanted.reshape(output.shape) if wanted.numel() == output.numel() else wanted
+    labels = target.to(output.dtype)
+    truth = labels.reshape(output.shape) if labels.numel() == output.numel() else labels
     mean: torch.Tensor = m.graph([truth, output]).mean()
     return mean
 
 
 class CustomLoss(Criterion):
-    """A loss of a function of the variables (y_true, y_pred), which returns one whose mean is the loss.
+    """A loss of a function of the variables (y_true, y_pred); the mean of its result is the loss.
 
-    The shapes are those of an output's row, and of a label where it is another one.
+    The shapes are those of one row's output, and of one row's label if it differs.
     """
 
     def __init__(self, loss_func: Callable[..., Variable], y_pred_shape: Any, y_true_shape: Any = None) -> None:

@@ -1,8 +1,8 @@
-"""Engine: layers that learn their shapes from what comes before, and models with fit. Owns building, nodes with shapes, verbs.
+"""Engine: layers that infer their shapes from the layers before, and models with fit. Owns building, shapes and verbs.
 
 A row of `layers.py` is a function of `x` and its arguments (a layer without weights), or one of the input's `shape`
-(without rows; a list of shapes for several inputs) and its arguments, which returns a torch module. Its output's shape
-is found by calling it with zeros. Classes count from 0.
+(without rows; a list of shapes for several inputs) and its arguments, which returns a torch module. Calling it with
+zeros gives the output's shape. Classes count from 0.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from orca.rows.tree import cut_rows, rows_of
 
 KERAS: dict[str, type[KerasLayer]] = {}
 KERAS2: dict[str, type[KerasLayer]] = {}
-VARIABLES: dict[str, type[KerasLayer]] = {}  # layers that variables are made of
+VARIABLES: dict[str, type[KerasLayer]] = {}  # layers of operations on variables
 TABLES = {"keras": KERAS, "keras2": KERAS2, "variables": VARIABLES}
-ROWS = 2  # of the zeros with which shapes are found
+ROWS = 2  # of the zeros that shapes are inferred with
 _COMMON = {"input_shape": None, "name": None}
-# Words for the same argument, by which a row's function may know it.
+# Names of arguments, and the name that a row's function may have for the same.
 WORDS = {"units": "output_dim", "filters": "nb_filter", "kernel_initializer": "init", "bias_initializer": "bias_init",
          "use_bias": "bias", "strides": "subsample", "subsample_length": "subsample", "kernel_size": "filter_length",
          "padding": "border_mode", "data_format": "dim_ordering"}  # fmt: skip
-UNASKED = {*ABOUT_WEIGHTS, "input_dim", "input_length"}  # by functions of any arguments
+LAYER_ARGUMENTS = {*ABOUT_WEIGHTS, "input_dim", "input_length"}  # for the layer itself; no **arguments of a row
 
 
-def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, ...]]) -> None:
-    """Make a KerasLayer class of each row, and put it into a table: name -> ([signature], function, what it is).
+def keras_rows(table: dict[str, Any], rows: Mapping[str, tuple[Any, ...]]) -> None:
+    """Make a KerasLayer class of each row, and put it into a table: name -> ([signature], function, docstring).
 
-    Behind a signature, a function gets the arguments that it knows, by their own names or other words for them.
+    After a signature, a function gets the arguments that it has, by their own names or by those of WORDS.
     """
-    for name, (*signatures, row, words) in given.items():
+    for name, (*signatures, row, words) in rows.items():
         first, *parameters = inspect.signature(row).parameters.values()
         defaults = {p.name: p.default for p in (signatures[0].parameters.values() if signatures else parameters)}
-        known, open_ended = {p.name for p in parameters}, any(p.kind is p.VAR_KEYWORD for p in parameters)
+        names, open_ended = {p.name for p in parameters}, any(p.kind is p.VAR_KEYWORD for p in parameters)
         own = {}
         for key in defaults:
-            word = key if key in known else WORDS.get(key, key)
-            if word in known or (open_ended and key not in UNASKED):
-                own[key] = word if word in known else key
+            word = key if key in names else WORDS.get(key, key)
+            if word in names or (open_ended and key not in LAYER_ARGUMENTS):
+                own[key] = word if word in names else key
         signature = signed(**defaults, **_COMMON)
         place = name if table is KERAS else f"{name}2"  # pickles find it there
         scope = {"__doc__": words, "__module__": "orca.bigdl.keras.layers", "row": staticmethod(row), "table": table,
@@ -56,24 +56,24 @@ def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, ...]]) -> N
                  "__qualname__": place}  # fmt: skip
         if first.name == "x":
             made_by = applied(row, f"keras.{place}")
-            scope["row"] = staticmethod(lambda shape, made_by=made_by, **given: made_by(**given))
+            scope["row"] = staticmethod(lambda shape, made_by=made_by, **arguments: made_by(**arguments))
         table[name] = type(name, (KerasLayer,), scope)
 
 
 def _dims(name: str) -> int | None:
-    """Return how many dimensions a row has that a layer takes, as its name says; None for any."""
-    known = {"SimpleRNN": 2, "LSTM": 2, "GRU": 2, "ResizeBilinear": 3, "RepeatVector": 1}
+    """Return the dimensions of a row that a layer takes, by its name; None for any."""
+    counts = {"SimpleRNN": 2, "LSTM": 2, "GRU": 2, "ResizeBilinear": 3, "RepeatVector": 1}
     if name[-2:] in ("1D", "2D", "3D"):
         return int(name[-2]) + 1 + name.startswith("ConvLSTM")
-    return known.get(name)
+    return counts.get(name)
 
 
 def _unbuilt(m: Any, x: Any) -> Any:
-    raise DataError(f"{m.label} does not know its input's shape yet: give it input_shape=, or put it behind a layer")
+    raise DataError(f"{m.label} does not know its input's shape yet: give it input_shape=, or put it after a layer")
 
 
 class Variable(Node):
-    """A node that knows its shape, and what it is for zeros. Arithmetic with variables and numbers gives variables."""
+    """A node with a shape, and its value for zeros. Arithmetic with variables and numbers gives variables."""
 
     def __init__(self, layer: Layer, previous: list[Node], sample: Any) -> None:
         super().__init__(layer, previous)
@@ -81,11 +81,11 @@ class Variable(Node):
 
     @property
     def name(self) -> str:
-        """The name of the layer that gives it."""
+        """The name of its layer."""
         return self.layer.name()
 
     def followed_by(self, model: Any, nodes: list[Any]) -> Node:
-        """Return the variable of a model with `to_torch`, such as a TFNet, behind variables of which this is one."""
+        """Return the variable of a model with `to_torch`, such as a TFNet, after these variables."""
         variable: Node = KerasLayerWrapper(model)(nodes)
         return variable
 
@@ -127,10 +127,10 @@ for _sign, _name in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div",
 
 
 class KerasLayer(Layer):
-    """A layer whose module is built when its input's shape is known: from `input_shape`, or from what comes before."""
+    """A layer whose module is built once its input's shape is known: from `input_shape`, or from the layer before."""
 
     row: ClassVar[Any] = None
-    own: ClassVar[Mapping[str, str]] = {}  # arguments of the row's function, and what it calls them
+    own: ClassVar[Mapping[str, str]] = {}  # arguments of the row's function, and its names for them
     dims: ClassVar[int | None] = None  # of a row of data
     table: ClassVar[dict[str, Any]] = KERAS
 
@@ -146,7 +146,7 @@ class KerasLayer(Layer):
         return Weights(computes=_unbuilt, label=type(self).__name__)
 
     def _settle(self) -> None:
-        """Wait until there are weights."""
+        """Do nothing: the module is not built yet."""
 
     def build(self, shape: Any) -> KerasLayer:
         """Build the module for an input's shape, without rows; a layer is built once, for one shape."""
@@ -163,7 +163,7 @@ class KerasLayer(Layer):
         return self
 
     def _for(self, shape: Any) -> nn.Module:
-        """Return the module for a shape; its errors have this layer's name."""
+        """Return the module for a shape, labelled with this layer's name for errors."""
         name, dims = type(self).__name__, type(self).dims
         if dims is not None and (isinstance(shape, list) or len(shape) != dims):
             raise DataError(f"{name} takes rows of {dims} dimensions; got rows of shape {shape}.")
@@ -172,7 +172,7 @@ class KerasLayer(Layer):
         return module
 
     def call(self, sample: Any) -> Any:
-        """Return the output for zeros, computed as in answering."""
+        """Return the output for zeros, in evaluation mode."""
         from orca.frameworks.torch.learner import evaluating
 
         before = SHAPING.set(True)
@@ -183,10 +183,10 @@ class KerasLayer(Layer):
             SHAPING.reset(before)
 
     def __call__(self, x: Any = None) -> Any:
-        """Return the variable of this layer behind one variable or several."""
+        """Return the variable of this layer after one variable or several."""
         nodes = list(x) if isinstance(x, Sequence) else [x]
         if not all(isinstance(node, Variable) for node in nodes):
-            raise ArgumentError(f"{self} is called with Input(shape=...) and what layers return; got {x!r:.60}.")
+            raise ArgumentError(f"{self} is called with Input(shape=...) or results of layers; got {x!r:.60}.")
         samples = [node.sample for node in nodes]
         sample = samples[0] if len(samples) == 1 else samples
         self.build(shape_of(sample))
@@ -209,12 +209,13 @@ class KerasLayer(Layer):
             )
         return shape
 
-    def definition(self, described: Any) -> dict[str, Any]:
-        """Return what describes the layer in a file."""
+    def definition(self, describe: Any) -> dict[str, Any]:
+        """Return the layer's definition for a file."""
         from orca.bigdl.files import packed
 
-        given = {key: value for key, value in self.arguments.items() if key != "weights"}
-        arguments = {key: packed(value, f"{key} of {self}") for key, value in given.items()}
+        arguments = {
+            key: packed(value, f"{key} of {self}") for key, value in self.arguments.items() if key != "weights"
+        }
         which = next(name for name, table in TABLES.items() if table is self.table)
         return {"kind": "keras", "table": which, "arguments": arguments, "shape": self.shape_in}
 
@@ -238,9 +239,9 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
     kind = TABLES.get(about["table"], {}).get(name)
     if kind is None:
         raise ArgumentError(f"there is no layer {name!r} in the Keras-style API: the file is of another version.")
-    made = kind(**{key: unpacked(value) for key, value in about["arguments"].items()})
+    layer = kind(**{key: unpacked(value) for key, value in about["arguments"].items()})
     shape = _tupled(about["shape"])
-    return made if shape is None else made.build(shape)
+    return layer if shape is None else layer.build(shape)
 
 
 class KerasLayerWrapper(graphs.Holder, KerasLayer):
@@ -252,15 +253,15 @@ class KerasLayerWrapper(graphs.Holder, KerasLayer):
         inner = layer_of(self.arguments["torch_layer"])
         return inner.module if isinstance(inner, Layer) else inner
 
-    def definition(self, described: Any) -> dict[str, Any]:
-        """Return what describes the layer in a file."""
+    def definition(self, describe: Any) -> dict[str, Any]:
+        """Return the layer's definition for a file."""
         inner = layer_of(self.arguments["torch_layer"])
-        wrapped = inner if isinstance(inner, Layer) else Layer.of(inner)
-        return {"kind": "keras", "wraps": described(wrapped), "shape": self.shape_in}
+        layer = inner if isinstance(inner, Layer) else Layer.of(inner)
+        return {"kind": "keras", "wraps": describe(layer), "shape": self.shape_in}
 
 
 class InputLayer(KerasLayer):
-    """The place where a model begins."""
+    """The layer of a model's input."""
 
     signature = signed(**_COMMON)
 
@@ -275,9 +276,8 @@ class Input(Variable):
     """The variable of a model's input, of the shape of a row, or a list of shapes for a table."""
 
     def __init__(self, shape: Any = None, name: str | None = None, bigdl_type: str = "float") -> None:
-        given = _shape(shape, "Input")
-        layer = InputLayer(input_shape=given, name=name).build(given)
-        super().__init__(layer, [], zeros(given))
+        shape = _shape(shape, "Input")
+        super().__init__(InputLayer(input_shape=shape, name=name).build(shape), [], zeros(shape))
 
 
 class KerasNet(Trainer, KerasLayer):
@@ -294,19 +294,19 @@ class KerasNet(Trainer, KerasLayer):
         return {**super().__getstate__(), "estimator": None}
 
     def build(self, shape: Any) -> KerasNet:
-        """Do nothing but check: layers were built as they were added, or called."""
+        """Check the shape: layers were built when they were added or called."""
         if shape != self.shape_in:
             raise DataError(f"{self} takes inputs of shape {self.shape_in}; got {shape}.")
         return self
 
     def compile(self, optimizer: Any, loss: Any, metrics: Any = None) -> None:
-        """Say how to learn.
+        """Set the optimizer, the loss and the metrics.
 
         Args:
             optimizer: An optim method, or its name: "sgd", "adam", "rmsprop", "adagrad", "adadelta", "adamax".
-            loss: An objective, its name as "mse", or a function of the variables (y_true, y_pred); a list of them, which
-                are added up, for several outputs.
-            metrics: Metrics or their names, as ["accuracy"].
+            loss: An objective, its name such as "mse", or a function of the variables (y_true, y_pred); for several
+                outputs a list of them, which are added up.
+            metrics: Metrics or their names, such as ["accuracy"].
         """
         from orca.bigdl.criterion import ParallelCriterion
         from orca.bigdl.keras.objectives import metrics_named, objective_of, optimizer_of
@@ -319,7 +319,7 @@ class KerasNet(Trainer, KerasLayer):
                 f"{self} has {len(shapes)} outputs; got {len(losses)} losses. Pass one, or one for each."
             )
         whole = objective_of(losses[0], shapes[0])
-        if len(shapes) > 1 and (losses[0] is not loss or isinstance(loss, str)):  # else it takes all outputs by itself
+        if len(shapes) > 1 and (losses[0] is not loss or isinstance(loss, str)):  # else it takes all outputs itself
             whole = ParallelCriterion()
             for each, shape in zip(losses, shapes, strict=True):
                 whole.add(objective_of(each, shape))
@@ -335,13 +335,13 @@ class KerasNet(Trainer, KerasLayer):
     def fit(self, x: Any, y: Any = None, batch_size: int = 32, nb_epoch: int = 10, validation_split: float = 0,
             validation_data: Any = None, distributed: bool = True, feature_cols: Any = None, label_cols: Any = None,
             transform: Any = None, **options: Any) -> None:  # fmt: skip
-        """Train, going on from the weights as they are.
+        """Train, starting from the current weights.
 
         Args:
             x: Arrays (a list for several inputs), an RDD of Samples, XShards, a DataFrame, an ImageSet or TextSet.
             y: Labels of arrays.
             batch_size: Rows of one step over all workers.
-            nb_epoch: How many times to see every row.
+            nb_epoch: The number of epochs.
             validation_split: The share of the last rows of arrays to validate with.
             validation_data: (x, y), or data of the kind of x.
             distributed: Whether to train on the cluster that is up, else in a process of this machine.
@@ -369,23 +369,23 @@ class KerasNet(Trainer, KerasLayer):
         est.get_model()
 
     def _paired(self, x: Any, y: Any, transform: Any = None) -> Any:
-        """Return data and labels as the Estimator takes them; arrays must be as many as the model has inputs."""
-        given, needed = len(x) if _several(x) else 1, len(self.shape_in) if isinstance(self.shape_in, list) else 1
-        if given != needed and (isinstance(x, np.ndarray) or _several(x)):
-            raise DataError(f"{self} has {needed} input(s); got {given}. Pass a list of as many arrays.")
+        """Return data and labels as the Estimator takes them; the model must have as many inputs as there are arrays."""
+        count, inputs = len(x) if _several(x) else 1, len(self.shape_in) if isinstance(self.shape_in, list) else 1
+        if count != inputs and (isinstance(x, np.ndarray) or _several(x)):
+            raise DataError(f"{self} has {inputs} input(s); got {count}. Pass a list of as many arrays.")
         return _paired(x, y, transform)
 
     def _estimator(self, distributed: bool | None = None) -> Any:
-        """Return the Estimator: on the cluster that is up, in a process here, or where the last fit was."""
+        """Return the Estimator: on the cluster that is up, in a process here, or on the backend of the last fit."""
         if not self.compiled:
-            raise ArgumentError(f"{self} does not know how to learn. Call compile(optimizer, loss, metrics) first.")
+            raise ArgumentError(f"{self} is not compiled. Call compile(optimizer, loss, metrics) first.")
         backend = "local" if distributed is False else None
         if distributed is None and self.estimator is not None:
             backend = self.estimator.options["backend"]
         return self.estimator_of(self, backend=backend, model_dir=self.kept[0], **self.compiled)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Switch to answering; or, with data (x, y, batch_size), return the loss and all metrics as EvaluatedResults."""
+        """Switch to evaluation mode; or, with data (x, y, batch_size), return loss and metrics as EvaluatedResults."""
         return self._evaluate(*args, **kwargs) if args or kwargs else self.training(False)
 
     def _evaluate(self, x: Any, y: Any = None, batch_size: int = 32, feature_cols: Any = None, label_cols: Any = None,
@@ -402,9 +402,9 @@ class KerasNet(Trainer, KerasLayer):
 
         Args:
             x: Arrays, an RDD of Samples, XShards, a DataFrame, an ImageSet or TextSet.
-            batch_per_thread: Rows that the model sees at a time.
-            distributed: Whether to answer on Spark.
-            feature_cols: Columns of features of a DataFrame, which gets a column more.
+            batch_per_thread: Rows of one forward pass.
+            distributed: Whether to predict on Spark.
+            feature_cols: Columns of features of a DataFrame, to which a column of predictions is added.
             prediction_col: The name of that column, "prediction" unless given.
             transform: A preprocessing of an ImageSet.
         """
@@ -418,7 +418,7 @@ class KerasNet(Trainer, KerasLayer):
         return answers_of(self, data, batch_per_thread, distributed)
 
     def predict_classes(self, x: Any, batch_per_thread: int = 4, zero_based_label: bool = True) -> Any:
-        """Return the class of each row, counted from 0 unless zero_based_label is False; one output is a class from 0.5."""
+        """Return the class of each row, counted from 0 unless zero_based_label is False; a single output is cut at 0.5."""
         if isinstance(self.shape_out, list) or hasattr(x, "predicted_by") or hasattr(x, "columns"):
             raise ArgumentError(
                 f"predict_classes takes arrays and RDDs, for a model with one output; got {type(x).__name__}, and outputs "
@@ -430,7 +430,7 @@ class KerasNet(Trainer, KerasLayer):
         return _class_of(answers) + first
 
     def set_evaluate_status(self) -> KerasNet:
-        """Switch to answering."""
+        """Switch to evaluation mode."""
         self.training(False)
         return self
 
@@ -459,7 +459,7 @@ class KerasNet(Trainer, KerasLayer):
 
 
 class Sequential(KerasNet, graphs.Container):
-    """Layers one behind the other; the first must know its input's shape."""
+    """Layers in sequence; the first must know its input's shape."""
 
     signature = signed(jvalue=None)
 
@@ -485,16 +485,16 @@ class Sequential(KerasNet, graphs.Container):
         """Say whether there is a layer."""
         return bool(self.layers)
 
-    def definition(self, described: Any) -> dict[str, Any]:
-        """Return what describes the model in a file."""
-        return {"kind": "keras", "layers": [described(part) for part in self.layers], "shape": self.shape_in}
+    def definition(self, describe: Any) -> dict[str, Any]:
+        """Return the model's definition for a file."""
+        return {"kind": "keras", "layers": [describe(part) for part in self.layers], "shape": self.shape_in}
 
 
 class Model(KerasNet, graphs.Model):
     """A graph from input variables to output variables.
 
     Args:
-        input: What Input(shape=...) returned, or a list.
+        input: An Input(shape=...), or a list.
         output: A variable, or a list.
     """
 
@@ -510,10 +510,10 @@ class Model(KerasNet, graphs.Model):
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return graphs.Model._made(self, {"inputs": arguments["input"], "outputs": arguments["output"]})
 
-    def definition(self, described: Any) -> dict[str, Any]:
-        """Return what describes the model in a file."""
+    def definition(self, describe: Any) -> dict[str, Any]:
+        """Return the model's definition for a file."""
         shapes = [shape_of(node.sample) for node in self.inputs]  # type: ignore[attr-defined]
-        parts = [described(part) for part in self.layers]
+        parts = [describe(part) for part in self.layers]
         return {"kind": "keras", "class": "Model", "layers": parts, "graph": self.steps(), "shapes": shapes}
 
 
@@ -530,7 +530,7 @@ class GraphNet(graphs.Model):
 
 
 def graph_net(model: Layer) -> Layer:
-    """Return a graph of `bigdl.nn.layer` as a GraphNet; other layers stay as they are."""
+    """Return a graph of `bigdl.nn.layer` as a GraphNet; other layers unchanged."""
     if type(model) is graphs.Model:
         model.__class__ = GraphNet
     return model
@@ -555,7 +555,7 @@ def shown(shape: Any) -> Any:
 
 
 def _tupled(shape: Any) -> Any:
-    """Return a shape of a file, where tuples are lists, as shapes are held here: a list is several shapes."""
+    """Return a shape from a file, where tuples are lists, as tuples; a list is several shapes."""
     if shape is None or (isinstance(shape, list) and all(isinstance(size, int) for size in shape)):
         return None if shape is None else tuple(shape)
     return [_tupled(part) for part in shape]
@@ -567,27 +567,27 @@ def _shape(shape: Any, what: str) -> Any:
     sizes = (shape,) if isinstance(shape, int) else tuple(shape or ())
     if any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
         raise ArgumentError(
-            f"{what} needs the whole shape of a row, in numbers; got {shape!r}. Pass for example (28, 28)."
+            f"{what} needs the shape of a row in whole numbers; got {shape!r}. Pass for example (28, 28)."
         )
     return tuple(int(size) for size in sizes)
 
 
 def _given_shape(signature: inspect.Signature, arguments: dict[str, Any]) -> Any:
-    """Return the shape of a row: input_shape, or input_length and input_dim as far as they are given."""
-    given, names = arguments.get("input_shape"), ["input_length", "input_dim"]
-    if given is None:  # an input_dim that must be given is how many indices a table has
+    """Return the shape of a row: input_shape, or those of input_length and input_dim that are given."""
+    shape, names = arguments.get("input_shape"), ["input_length", "input_dim"]
+    if shape is None:  # a required input_dim is the number of indices of a table
         sizes = [
             arguments.get(name) for name in names if name in arguments and signature.parameters[name].default is None
         ]
-        given = [size for size in sizes if size is not None] or None
-    return None if given is None else _shape(given, "input_shape")
+        shape = [size for size in sizes if size is not None] or None
+    return None if shape is None else _shape(shape, "input_shape")
 
 
 # Data.
 
 
 def answers_of(layer: Layer, data: Any, batch_per_thread: int, distributed: bool) -> Any:
-    """Return the outputs for arrays or Samples, on Spark where it is up and this is wanted."""
+    """Return the outputs for arrays or Samples; on Spark if it is up and `distributed` is true."""
     from orca.bigdl.training import backend_now, is_rdd, predicted
 
     if hasattr(data, "predicted_by"):
@@ -601,20 +601,19 @@ def answers_of(layer: Layer, data: Any, batch_per_thread: int, distributed: bool
 
 
 def _class_of(answers: Any) -> Any:
-    """Return the largest class of scores; of one score, whether it is at least a half."""
+    """Return the class of the largest score; of a single score, whether it is at least 0.5."""
     if np.shape(answers)[-1:] == (1,):
         return (np.asarray(answers)[..., 0] >= 0.5).astype(np.int64)
     return np.argmax(answers, axis=-1)
 
 
 def _columns(features: Any, labels: Any = None) -> dict[str, Any]:
-    """Return the columns of a DataFrame as the Estimator takes them, which has defaults of its own."""
-    named = {"feature_cols": features, "label_cols": labels}
-    return {key: value for key, value in named.items() if value is not None}
+    """Return the columns of a DataFrame as arguments of the Estimator, which has defaults of its own."""
+    columns = {"feature_cols": features, "label_cols": labels}
+    return {key: value for key, value in columns.items() if value is not None}
 
 
 def _paired(x: Any, y: Any, transform: Any = None) -> Any:
-    """Return data and labels as the Estimator takes them."""
     if transform is not None:
         if not hasattr(x, "transform") or hasattr(x, "columns"):
             raise ArgumentError(
@@ -630,7 +629,7 @@ def _several(tree: Any) -> bool:
 
 
 def _split(data: Any, share: float) -> tuple[Any, Any]:
-    """Return arrays x and y without their last rows, and these."""
+    """Return arrays x and y as their first rows, and the given share of last rows."""
     if not isinstance(data, tuple) or len(data) != 2:
         raise ArgumentError("validation_split needs arrays x and y; pass validation_data for other kinds of data.")
     rows = rows_of(data)

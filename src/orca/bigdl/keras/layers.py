@@ -1,6 +1,6 @@
 """Layers: the layers of the Keras-style API as rows of tables. Owns the arguments of Keras 1 (and keras2)'s layers.
 
-`keras_rows` of `engine.py` says what a row is. Images have channels first ("th") unless dim_ordering says "tf". Most
+`keras_rows` of `engine.py` documents the rows. Images have channels first ("th") unless dim_ordering is "tf". Most
 rows are modules of `orca.bigdl.layers`.
 """
 
@@ -42,32 +42,32 @@ def _of(name: str, *args: Any, **kwargs: Any) -> nn.Module:
 # Arguments.
 
 
-def _chosen(what: str, given: Any, known: Sequence[str]) -> Any:
-    if given not in known:
-        raise ArgumentError(f"{what} must be one of {', '.join(map(repr, known))}; got {given!r}.")
-    return given
+def _chosen(what: str, value: Any, choices: Sequence[str]) -> Any:
+    if value not in choices:
+        raise ArgumentError(f"{what} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
+    return value
 
 
-def _only(layer: str, **given: tuple[Any, Any]) -> None:
-    """Refuse arguments that have another value than the one there is: name=(value, the one)."""
-    for name, (value, one) in given.items():
+def _only(layer: str, **settings: tuple[Any, Any]) -> None:
+    """Refuse arguments with another value than the supported one: name=(value, supported)."""
+    for name, (value, one) in settings.items():
         if value != one:
-            raise ArgumentError(f"{layer} has {name}={one!r} alone; got {value!r}.")
+            raise ArgumentError(f"{layer} supports {name}={one!r} alone; got {value!r}.")
 
 
-def activated(given: Any) -> nn.Module:
+def activated(activation: Any) -> nn.Module:
     """Return the module of an activation: its name, a layer, a module, or None."""
-    if isinstance(given, Layer):
-        return given.module
-    if given is None or isinstance(given, nn.Module):
-        return given or nn.Identity()
-    if given not in ACTIVATIONS:
-        raise ArgumentError(f"there is no activation {given!r}; there are {', '.join(ACTIVATIONS)}.")
-    return ACTIVATIONS[given]()
+    if isinstance(activation, Layer):
+        return activation.module
+    if activation is None or isinstance(activation, nn.Module):
+        return activation or nn.Identity()
+    if activation not in ACTIVATIONS:
+        raise ArgumentError(f"there is no activation {activation!r}; there are {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[activation]()
 
 
 def initial(init: Any, limits: Any = None) -> InitializationMethod:
-    """Return the initialisation method of a name, or as it is; limits are the bounds of uniform numbers."""
+    """Return the initialisation method of a name, or a method unchanged; limits are the bounds of uniform numbers."""
     method = INITIAL.get(init) if isinstance(init, str) else init
     if method is None or not hasattr(method, "fill"):
         raise ArgumentError(f"there is no init {init!r}; there are {', '.join(INITIAL)}, or an initialisation method.")
@@ -77,7 +77,7 @@ def initial(init: Any, limits: Any = None) -> InitializationMethod:
 
 
 def started(module: nn.Module, init: Any = "glorot_uniform", act: Any = None, bias: Any = "zero") -> nn.Module:
-    """Return a module whose weights are drawn as asked for and whose bias is 0, with an activation behind it."""
+    """Draw the weights of a module by `init` and its bias by `bias`; return it, followed by an activation."""
     method, other = initial(init), initial(bias)
     for name, parameter in module.named_parameters():
         (other if "bias" in name.rsplit(".", 1)[-1] else method).fill(parameter, getattr(module, "groups", 1))
@@ -103,22 +103,22 @@ def _border(mode: str, dims: int = 2) -> tuple[int, ...]:
 
 def _ends(value: Any, dims: int) -> list[tuple[int, int]]:
     """Return pairs of numbers, one for each dimension: of one number for both ends, of pairs, or of four in a row."""
-    given = value if isinstance(value, list | tuple) else (value,) * dims
-    if dims == 2 and len(given) == 4:
-        given = (given[:2], given[2:])
-    if dims == 1 and len(given) == 2:
-        given = (given,)
-    return [(size, size) if isinstance(size, int) else tuple(size) for size in given]
+    sizes = value if isinstance(value, list | tuple) else (value,) * dims
+    if dims == 2 and len(sizes) == 4:
+        sizes = (sizes[:2], sizes[2:])
+    if dims == 1 and len(sizes) == 2:
+        sizes = (sizes,)
+    return [(size, size) if isinstance(size, int) else tuple(size) for size in sizes]
 
 
 # Modules.
 
 
 def _indexed(m: Any, x: Tensor) -> Tensor:
-    """Return rows of a table whose indices begin with a number; the index of padding, where there is one, gives 0."""
-    kept = torch.ones_like(x, dtype=torch.bool) if m.padding is None else x != m.padding
-    rows = m.table(table_places(torch.where(kept, x, m.first), m.first, m.table.num_embeddings))
-    return rows if m.padding is None else rows * kept.unsqueeze(-1)
+    """Return rows of a table for indices that count from `first`; the padding index, if any, gives zeros."""
+    valid = torch.ones_like(x, dtype=torch.bool) if m.padding is None else x != m.padding
+    rows = m.table(table_places(torch.where(valid, x, m.first), m.first, m.table.num_embeddings))
+    return rows if m.padding is None else rows * valid.unsqueeze(-1)
 
 
 def _table(count: int, size: int, init: Any, weights: Any, trainable: bool, first: int, padding: Any) -> nn.Module:
@@ -161,32 +161,32 @@ def _normalized(shape: Any, epsilon: float, mode: int, axis: int, momentum: floa
 
 
 def _srelu(shape: Any, shared_axes: Any, **inits: Any) -> nn.Module:
-    made = _of("SReLU", shape, shared_axes)
-    for weight, init in zip(made.parameters(), inits.values(), strict=True):
+    module = _of("SReLU", shape, shared_axes)
+    for weight, init in zip(module.parameters(), inits.values(), strict=True):
         initial(init).fill(weight)
-    return made
+    return module
 
 
 def _dense(shape: Any, output_dim: int, init: Any, activation: Any, bias: bool, limits: Any = None,
            bias_init: Any = "zero", **gradient: int) -> nn.Module:  # fmt: skip
-    made = _of("SparseLinear", shape[-1], output_dim, bias, *gradient.values())
-    return started(made, initial(init, limits), activation, bias_init)
+    module = _of("SparseLinear", shape[-1], output_dim, bias, *gradient.values())
+    return started(module, initial(init, limits), activation, bias_init)
 
 
 def _convolution(shape: Any, nb_filter: int, init: Any, activation: Any, bias: bool, border_mode: str = "valid",
                  subsample: Any = 1, dim_ordering: str = "tf", limits: Any = None, atrous_rate: Any = None,
                  pad_h: int = 0, pad_w: int = 0, propagate_back: bool = True, bias_init: Any = "zero",
                  **kernel: Any) -> nn.Module:  # fmt: skip
-    """Return a convolution in as many dimensions as there are places; softmax behind it is one over channels."""
+    """Return a convolution over all dimensions of a row but the channels; a softmax after it is over channels."""
     dims, form, act = len(shape) - 1, _form(dim_ordering), activation
     sizes = _pair(next(iter(kernel.values())), dims) if len(kernel) == 1 else tuple(kernel.values())
     padding = (pad_h, pad_w) if pad_h or pad_w else _border(border_mode, dims)
     layout = "groups" if dims < 3 and atrous_rate is None else "plain"
-    made = Convolution((_channels(shape, dim_ordering), nb_filter), sizes, _pair(subsample, dims), padding,
+    module = Convolution((_channels(shape, dim_ordering), nb_filter), sizes, _pair(subsample, dims), padding,
                        _pair(atrous_rate or 1, dims), 1, bias, form, propagate_back, layout)  # fmt: skip
     if act in ("softmax", "log_softmax"):
         act = (nn.Softmax if act == "softmax" else nn.LogSoftmax)(1 if form == "NCHW" else -1)
-    return started(made, initial(init, limits), act, bias_init)
+    return started(module, initial(init, limits), act, bias_init)
 
 
 def _enlarged(shape: Any, nb_filter: int, nb_row: int, nb_col: int, output_shape: Any, init: Any, activation: Any,
@@ -200,8 +200,8 @@ def _enlarged(shape: Any, nb_filter: int, nb_row: int, nb_col: int, output_shape
         raise ArgumentError(
             f"Deconvolution2D gives rows of shape {whole} here; got output_shape={tuple(output_shape)}."
         )
-    made = nn.ConvTranspose2d(_channels(shape, dim_ordering), nb_filter, kernel, _pair(subsample), bias=bias)  # type: ignore[arg-type]
-    return Weights(computes=_turned, inner=started(made, init, activation), order=_form(dim_ordering))
+    module = nn.ConvTranspose2d(_channels(shape, dim_ordering), nb_filter, kernel, _pair(subsample), bias=bias)  # type: ignore[arg-type]
+    return Weights(computes=_turned, inner=started(module, init, activation), order=_form(dim_ordering))
 
 
 def _turned(m: Any, x: Tensor) -> Tensor:
@@ -210,18 +210,18 @@ def _turned(m: Any, x: Tensor) -> Tensor:
 
 def _separable(shape: Any, nb_filter: int, nb_row: int, nb_col: int, init: Any, activation: Any, border_mode: str,
                subsample: Any, depth_multiplier: int, dim_ordering: str, bias: bool) -> nn.Module:  # fmt: skip
-    made = _of("SpatialSeparableConvolution", _channels(shape, dim_ordering), nb_filter, depth_multiplier, nb_col,
+    module = _of("SpatialSeparableConvolution", _channels(shape, dim_ordering), nb_filter, depth_multiplier, nb_col,
                nb_row, *subsample[::-1], *_border(border_mode), bias, _form(dim_ordering))  # fmt: skip
-    return started(made, init, activation)
+    return started(module, init, activation)
 
 
 def _local1d(shape: Any, nb_filter: int, filter_length: int, subsample: int, activation: Any, bias: bool,
              **mode: str) -> nn.Module:  # fmt: skip
     _only("LocallyConnected1D", **{name: (value, "valid") for name, value in mode.items()})
-    made = _of("LocallyConnected1D", shape[0], shape[1], nb_filter, filter_length, subsample)
+    module = _of("LocallyConnected1D", shape[0], shape[1], nb_filter, filter_length, subsample)
     if not bias:
-        made.bias = None  # type: ignore[assignment]
-    return nn.Sequential(made, activated(activation))
+        module.bias = None  # type: ignore[assignment]
+    return nn.Sequential(module, activated(activation))
 
 
 def _local2d(shape: Any, nb_filter: int, nb_row: int, nb_col: int, activation: Any, border_mode: str, subsample: Any,
@@ -230,12 +230,12 @@ def _local2d(shape: Any, nb_filter: int, nb_row: int, nb_col: int, activation: A
     same = _border(border_mode) != (0, 0)
     if same and not (tuple(subsample) == (1, 1) and nb_row % 2 and nb_col % 2):
         raise ArgumentError(
-            "LocallyConnected2D has border_mode='same' for odd kernels and a subsample of (1, 1) alone."
+            "LocallyConnected2D supports border_mode='same' for odd kernels and a subsample of (1, 1) alone."
         )
     pads = (nb_col // 2, nb_row // 2) if same else (0, 0)
-    made = _of("LocallyConnected2D", _channels(shape, dim_ordering), wide, high, nb_filter, nb_col, nb_row,
+    module = _of("LocallyConnected2D", _channels(shape, dim_ordering), wide, high, nb_filter, nb_col, nb_row,
                *subsample[::-1], *pads, with_bias=bias, data_format=_form(dim_ordering))  # fmt: skip
-    return nn.Sequential(made, activated(activation))
+    return nn.Sequential(module, activated(activation))
 
 
 def _pool(x: Tensor, kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -> Tensor:
@@ -245,7 +245,7 @@ def _pool(x: Tensor, kind: str, size: Any, stride: Any, mode: str, order: str, d
 
 
 def _edged(x: Tensor, value: Any, dims: int, order: str, sign: int = 1) -> Tensor:
-    """Return zeros around the places, or (with -1) the places without their ends."""
+    """Pad all places with zeros, or (sign -1) crop them."""
     ends = _ends(value, dims)
     return ordered(x, _form(order), lambda y: padded(y, ends, sign), dims)
 
@@ -259,7 +259,6 @@ PLACES = {1: "steps of (time, features)", 2: "images", 3: "volumes"}
 
 
 def _pooling(kind: str, dims: int) -> Callable[..., Tensor]:
-    """Return the row of a pooling in so many dimensions."""
     if dims == 1:
         return lambda x, pool_length=2, stride=None, border_mode="valid": _pool(
             x, kind, pool_length, stride, border_mode, "tf", 1
@@ -270,7 +269,6 @@ def _pooling(kind: str, dims: int) -> Callable[..., Tensor]:
 
 
 def _global(kind: str, dims: int) -> Callable[..., Tensor]:
-    """Return the row of a pooling over all places."""
     if dims == 1:
         return lambda x: _over_all(x, kind, "tf", 1)
     return lambda x, dim_ordering="th": _over_all(x, kind, dim_ordering, dims)
@@ -319,7 +317,7 @@ def _bidirectional(shape: Any, layer: Any, merge_mode: str = "concat") -> nn.Mod
 
 
 def _two_ways(m: Any, x: Tensor) -> Tensor:
-    """Return what a module makes of the steps as they are, with what another makes of them backwards."""
+    """Merge the output of a module on the steps, and of another on the steps backwards."""
     ways = [m.forth(x), m.back(x.flip(1))]
     if getattr(m.back, "sequences", False):
         ways[1] = ways[1].flip(1)
@@ -346,8 +344,8 @@ def _merge(shape: Any, layers: Any = None, mode: str = "sum", concat_axis: int =
 
 
 def _merged(m: Any, x: Any) -> Any:
-    given = table_of(x)
-    tensors = [part(each) for part, each in zip(m.parts, given, strict=True)] if len(m.parts) else list(given)
+    inputs = table_of(x)
+    tensors = [part(each) for part, each in zip(m.parts, inputs, strict=True)] if len(m.parts) else list(inputs)
     if m.mode == "concat":
         return torch.cat(tensors, m.axis)
     shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
@@ -364,22 +362,22 @@ WB: dict[str, Any] = {"W_regularizer": None, "b_regularizer": None}
 WUB: dict[str, Any] = {"W_regularizer": None, "U_regularizer": None, "b_regularizer": None}
 TIME: dict[str, Any] = {"input_dim": None, "input_length": None}
 BEGINS: dict[str, Any] = {"init": "glorot_uniform", "activation": None}
-CONVOLVED: dict[str, Any] = {**BEGINS, "border_mode": "valid"}
+CONVOLUTION: dict[str, Any] = {**BEGINS, "border_mode": "valid"}
 IMAGES: dict[str, Any] = {"subsample": (1, 1), "dim_ordering": "th"}
 
 
 def _renamed(name: str, **names: str) -> tuple[Any, str]:
-    """Return the row of a layer of BigDL whose arguments have other names here: {here: there}, all others as there.
+    """Return the row of a layer of BigDL with some arguments renamed, {name here: BigDL's name}.
 
     Arguments about memory are left out; an order of dimensions is "th" or "tf".
     """
     back = {there: here for here, there in names.items()}
     own = [p for p in LAYERS[name].signature.parameters.values() if p.name not in ("inplace", "ip")]
 
-    def row(shape: Any, **given: Any) -> nn.Module:
-        if "dim_ordering" in given:
-            given["dim_ordering"] = _form(given["dim_ordering"])
-        return _of(name, **{names.get(key, key): value for key, value in given.items()})
+    def row(shape: Any, **arguments: Any) -> nn.Module:
+        if "dim_ordering" in arguments:
+            arguments["dim_ordering"] = _form(arguments["dim_ordering"])
+        return _of(name, **{names.get(key, key): value for key, value in arguments.items()})
 
     here = {back.get(p.name, p.name): p.default for p in own}
     if "dim_ordering" in here:
@@ -398,7 +396,7 @@ keras_rows(KERAS, {
     "Dropout": (lambda shape, p: _of("Dropout", p), "Zeros in place of some numbers in training."),
     "Flatten": (lambda shape: nn.Flatten(), "A row as one dimension."),
     "Reshape": (lambda shape, target_shape: nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(target_shape))),
-        "A row in another shape; one -1 is found out."),
+        "A row in another shape; one -1 is inferred."),
     "Permute": (lambda x, dims: x.permute(0, *dims), "The dimensions of a row in another order, counted from 1."),
     "RepeatVector": (lambda x, n: x.unsqueeze(1).expand(-1, n, *x.shape[1:]),
         "Each row several times, along a new dimension of time."),
@@ -414,7 +412,7 @@ keras_rows(KERAS, {
         "A row of the weight for each index."),
     "SparseEmbedding": (lambda shape, input_dim, output_dim, combiner="sum", max_norm=-1.0, init="uniform",
         W_regularizer=None: started(_of("LookupTableSparse", input_dim, output_dim, combiner, max_norm), init),
-        "The sum or mean of the rows of the weight for the indices of a row, which count from 1; 0 stands for none."),
+        "The sum or mean of the rows of the weight for the indices of a row, which count from 1; 0 is ignored."),
     "WordEmbedding": (lambda shape, embedding_file, word_index=None, trainable=False, input_length=None: _word_vectors(
         embedding_file, word_index, trainable),
         "Word vectors of a file in GloVe's format; the index 0 is for words without a vector."),
@@ -463,21 +461,21 @@ keras_rows(KERAS, {
 keras_rows(KERAS, {
     "Convolution1D": (signed("nb_filter", "filter_length", **BEGINS, limits=None, border_mode="valid",
         subsample_length=1, **WB, bias=True, **TIME), _convolution, "A convolution over time of (time, features)."),
-    "AtrousConvolution1D": (signed("nb_filter", "filter_length", **CONVOLVED, subsample_length=1, atrous_rate=1, **WB,
+    "AtrousConvolution1D": (signed("nb_filter", "filter_length", **CONVOLUTION, subsample_length=1, atrous_rate=1, **WB,
         bias=True, **TIME), _convolution, "A convolution over time with holes in its kernel."),
-    "Convolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLVED, **IMAGES, **WB, bias=True), _convolution,
+    "Convolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLUTION, **IMAGES, **WB, bias=True), _convolution,
         "A convolution of images."),
     "ShareConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **BEGINS, subsample=(1, 1), pad_h=0, pad_w=0,
         propagate_back=True, dim_ordering="th", **WB, bias=True), _convolution,
         "A convolution of images with padding in numbers."),
-    "AtrousConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLVED, subsample=(1, 1), atrous_rate=(1, 1),
+    "AtrousConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLUTION, subsample=(1, 1), atrous_rate=(1, 1),
         dim_ordering="th", **WB, bias=True), _convolution, "A convolution of images with holes in its kernel."),
-    "Deconvolution2D": (signed("nb_filter", "nb_row", "nb_col", output_shape=None, **CONVOLVED, **IMAGES, **WB,
+    "Deconvolution2D": (signed("nb_filter", "nb_row", "nb_col", output_shape=None, **CONVOLUTION, **IMAGES, **WB,
         bias=True), _enlarged, "The transpose of a convolution: larger images."),
-    "SeparableConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLVED, subsample=(1, 1),
+    "SeparableConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLUTION, subsample=(1, 1),
         depth_multiplier=1, dim_ordering="th", depthwise_regularizer=None, pointwise_regularizer=None,
         b_regularizer=None, bias=True), _separable, "A convolution of each channel by itself, then one of 1 x 1."),
-    "Convolution3D": (signed("nb_filter", "kernel_dim1", "kernel_dim2", "kernel_dim3", **CONVOLVED,
+    "Convolution3D": (signed("nb_filter", "kernel_dim1", "kernel_dim2", "kernel_dim3", **CONVOLUTION,
         subsample=(1, 1, 1), dim_ordering="th", **WB, bias=True), _convolution, "A convolution of volumes."),
     "LocallyConnected1D": (signed("nb_filter", "filter_length", activation=None, border_mode="valid",
         subsample_length=1, **WB, bias=True, **TIME), _local1d,
@@ -489,7 +487,7 @@ keras_rows(KERAS, {
     **{f"Global{name}Pooling{dims}D": (_global(kind, dims), f"The {word} of each channel of {PLACES[dims]}.")
         for name, kind, word in POOLS for dims in PLACES},
     "ZeroPadding1D": (lambda x, padding=1: _edged(x, padding, 1, "tf"),
-        "Zeros before and behind the steps of (time, features)."),
+        "Zeros before and after the steps of (time, features)."),
     "ZeroPadding2D": (lambda x, padding=(1, 1), dim_ordering="th": _edged(x, padding, 2, dim_ordering),
         "Zeros around images."),
     "ZeroPadding3D": (lambda x, padding=(1, 1, 1), dim_ordering="th": _edged(x, padding, 3, dim_ordering),
@@ -527,12 +525,12 @@ keras_rows(KERAS, {
         border_mode="same"), partial(_film, "ConvLSTM3D"), "An LSTM of volumes, whose sums are convolutions."),
     "TimeDistributed": (_each_step, "A layer on every step of (time, ...)."),
     "Bidirectional": (_bidirectional, "A recurrent layer forwards and another like it backwards."),
-    "Merge": (_merge, "Several inputs (each behind a layer of its own where there are layers) as one."),
+    "Merge": (_merge, "Several inputs as one, each after a layer of its own if there are layers."),
 })  # fmt: skip
 
 
 class Merge(KERAS["Merge"]):  # type: ignore[misc, valid-type]
-    """Several inputs (each behind a layer of its own where there are layers) as one."""
+    """Several inputs as one, each after a layer of its own if there are layers."""
 
     given: Any
 
@@ -551,14 +549,16 @@ class TimeDistributed(Holder, KERAS["TimeDistributed"]):  # type: ignore[misc, v
 class WordEmbedding(KERAS["WordEmbedding"]):  # type: ignore[misc, valid-type]
     """Word vectors of a file in GloVe's format; the index 0 is for words without a vector."""
 
-    def definition(self, described: Any) -> dict[str, Any]:
-        """Return what describes the layer in a file: an Embedding, which needs no file of vectors."""
-        about: dict[str, Any] = super().definition(described)
+    def definition(self, describe: Any) -> dict[str, Any]:
+        """Return the layer's definition for a file: an Embedding, which needs no file of vectors."""
+        about: dict[str, Any] = super().definition(describe)
         if self.shape_in is None:
             return about
         count, size = self.module.table.weight.shape
-        given = {key: value for key, value in about["arguments"].items() if key not in ("embedding_file", "word_index")}
-        return about | {"class": "Embedding", "arguments": given | {"input_dim": count, "output_dim": size}}
+        arguments = {
+            key: value for key, value in about["arguments"].items() if key not in ("embedding_file", "word_index")
+        }
+        return about | {"class": "Embedding", "arguments": arguments | {"input_dim": count, "output_dim": size}}
 
 
 KERAS |= {"Merge": Merge, "TimeDistributed": TimeDistributed, "WordEmbedding": WordEmbedding}

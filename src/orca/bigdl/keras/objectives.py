@@ -31,7 +31,7 @@ rows({"SparseCategoricalCrossEntropy": (_sparse,
     "The cross entropy of probabilities and classes, which count from 0 unless zero_based_label is False.")},
      counts=True, home=OBJECTIVES)  # fmt: skip
 rows({"RankHinge": (_rank_hinge,
-    "By how much the first row of each pair is not ahead of the second by a margin.")},
+    "How much the first row of each pair falls short of a margin over the second.")},
      reduction=None, home=OBJECTIVES)  # fmt: skip
 rows({
     "MeanSquaredError": (lambda x, target, size_average=True: F.mse_loss(x, _beside(x, target), reduction=_word(
@@ -69,7 +69,7 @@ _METHODS: dict[str, Any] = {
 
 
 def objective_of(loss: Any, shape: Any) -> Any:
-    """Return the loss of a name, of a function of variables, or as it is."""
+    """Return the loss of a name or of a function of variables; other losses unchanged."""
     if isinstance(loss, str):
         if loss.lower() not in _LOSSES:
             raise ArgumentError(f"there is no loss named {loss!r}; there are {', '.join(_LOSSES)}.")
@@ -87,7 +87,7 @@ def objective_of(loss: Any, shape: Any) -> Any:
 
 
 def optimizer_of(optimizer: Any) -> Any:
-    """Return the optim method of a name, or as it is."""
+    """Return the optim method of a name; other optimizers unchanged."""
     if isinstance(optimizer, str):
         if optimizer.lower() not in _METHODS:
             raise ArgumentError(f"there is no optimizer named {optimizer!r}; there are {', '.join(_METHODS)}.")
@@ -98,13 +98,12 @@ def optimizer_of(optimizer: Any) -> Any:
 
 
 def metrics_named(metrics: Any) -> Any:
-    """Return metrics; "acc" and "accuracy" are Accuracy, and other names those of ours."""
-    given = [] if metrics is None else list(metrics) if isinstance(metrics, list | tuple) else [metrics]
-    known = {"acc": ours.Accuracy, "accuracy": ours.Accuracy, "top5acc": ours.Top5Accuracy,
-             "top5accuracy": ours.Top5Accuracy,
-             "mae": ours.MAE, "mse": ours.MSE, "auc": ours.AUC}  # fmt: skip
+    """Return metrics as a list, None for none; the Keras-style API's own names become metrics."""
+    metrics = [] if metrics is None else metrics if isinstance(metrics, list | tuple) else [metrics]
+    kinds = {"acc": ours.Accuracy, "accuracy": ours.Accuracy, "top5acc": ours.Top5Accuracy,
+             "top5accuracy": ours.Top5Accuracy, "mae": ours.MAE, "mse": ours.MSE, "auc": ours.AUC}  # fmt: skip
     return [
-        known[each.lower()]() if isinstance(each, str) and each.lower() in known else each for each in given
+        kinds[each.lower()]() if isinstance(each, str) and each.lower() in kinds else each for each in metrics
     ] or None
 
 

@@ -1,4 +1,4 @@
-"""Files read by pandas: each task reads a few of them. Owns what every keyword of pandas means for many files."""
+"""Files read by pandas: each task reads a few of them. Owns the meaning of pandas' keywords for many files."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def shards_by_pandas(function: str, paths: list[str], options: Mapping[str, Any]
     """
     from orca.cluster.context import OrcaContext
 
-    taken = [name for name in _STREAMING if options.get(name)]
-    if taken:
+    names = [name for name in _STREAMING if options.get(name)]
+    if names:
         raise ArgumentError(
-            f"{function} returns whole shards and cannot take {taken[0]}. Leave it out; "
+            f"{function} returns whole shards and cannot take {names[0]}. Leave it out; "
             "OrcaContext._shard_size sets the rows of a shard."
         )
     context = OrcaContext.get_spark_context()
@@ -55,7 +55,7 @@ def shards_by_pandas(function: str, paths: list[str], options: Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FileReading:
-    """The shards of the files that a task is given."""
+    """The reader of a task's files as shards."""
 
     function: str
     options: Mapping[str, Any]
@@ -63,34 +63,34 @@ class FileReading:
     size: int | None
 
     def __call__(self, groups: Iterable[list[DataFile]]) -> Iterator[Any]:
-        """Yield the rows of all files of a group as one shard, or cut into shards as they are read."""
+        """Yield the rows of all files of a group as one shard, or in shards of `size` rows as they are read."""
         import pandas as pd
 
         fresh = not any(self.options.get(name) is not None for name in ("index_col", "orient"))
         for group in groups:
-            held: list[Any] = []
+            frames: list[Any] = []
             for number, file in enumerate(group, 1):
-                held.append(self._read(getattr(pd, self.function), file.path))
-                have, last = sum(map(len, held)), number == len(group)
+                frames.append(self._read(getattr(pd, self.function), file.path))
+                have, last = sum(map(len, frames)), number == len(group)
                 if not last and (self.size is None or have < self.size):
                     continue
-                whole = held[0] if len(held) == 1 else pd.concat(held, ignore_index=fresh)
+                whole = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=fresh)
                 size = self.size or max(have, 1)
                 stop = max(have, 1) if last else have // size * size
                 for start in range(0, stop, size):
                     yield self._shard(whole.iloc[start : start + size], fresh)
-                held = [whole.iloc[stop:]]
+                frames = [whole.iloc[stop:]]
 
     def _shard(self, part: Any, fresh: bool) -> Any:
         part = part.reset_index(drop=True) if fresh else part
         return part.squeeze(axis=1) if self.squeeze and hasattr(part, "columns") else part
 
-    def _read(self, read: Callable[..., Any], path: str) -> pd.DataFrame:
+    def _read(self, reader: Callable[..., Any], path: str) -> pd.DataFrame:
         fs, place = filesystem(path)
         try:
             if is_local(fs):
-                return read(place, **self.options)
+                return reader(place, **self.options)
             with fs.open(place, "rb") as file:
-                return read(file, **{"compression": infer_compression(place), **self.options})
+                return reader(file, **{"compression": infer_compression(place), **self.options})
         except (ValueError, OSError, KeyError) as error:  # pandas' errors of parsing are ValueErrors
             raise DataError(f"{path} cannot be read by pandas.{self.function}: {error}") from error

@@ -1,9 +1,9 @@
-"""CSV read by Arrow: plain files, cut at the ends of lines. Owns which files and cells Arrow reads as Spark would.
+"""CSV read by Arrow: plain files, cut at the ends of lines. Owns the rules by which Arrow reads as Spark does.
 
-Arrow reads many times as fast as Spark's parser, but takes some texts otherwise: it knows 0x1F, and asks every line for
-all its fields. So nothing is taken for granted. The kinds of columns are guessed from the first lines,
-and workers check them while they read. Where a guess was wrong, or shards are to be computed later, workers look at all
-lines first. Where they meet something that Spark might read in another way, Spark reads the files.
+Arrow reads many times as fast as Spark's parser, but parses some texts differently: it takes 0x1F for a number, and
+needs all fields of every line. So the kinds of columns are guessed from the first lines, and workers check them while
+they read. If a guess was wrong, or shards are computed later, workers look at all lines first. Files with anything that
+Spark might read differently are read by Spark.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from orca.storage.files import filesystem
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-UNREADABLE = (OrcaError, OSError, ValueError, ImportError)  # why Arrow does not read files; its own are ValueErrors
+UNREADABLE = (OrcaError, OSError, ValueError, ImportError)  # errors of files for Spark; Arrow's are ValueErrors
 _BLOCK = 4 << 20  # bytes that are parsed at a time
-_LINE = 1 << 16  # bytes of a line that fits behind a block
+_LINE = 1 << 16  # spare bytes after a block, for the rest of its last line
 _SAMPLE = 1 << 20  # bytes from which the kinds of columns are guessed
 _BOM = b"\xef\xbb\xbf"
-_ENCODINGS = {"UTF-8": None, "ISO-8859-1": "latin-1"}  # those in which a byte of ASCII is that character
-_COMPRESSED = re.compile(r"\.(gz|gzip|bz2|zst|zstd|lz4|snappy|deflate|xz|lzo)$", re.IGNORECASE)
-_BLANK = re.compile(rb"(?m)^[\x00-\x09\x0b\x0c\x0e-\x20]+\r?$")  # a line of blanks, which Spark leaves out
+_ENCODINGS = {"UTF-8": None, "ISO-8859-1": "latin-1"}  # supersets of ASCII
+_COMPRESSION = re.compile(r"\.(gz|gzip|bz2|zst|zstd|lz4|snappy|deflate|xz|lzo)$", re.IGNORECASE)
+_BLANK = re.compile(rb"(?m)^[\x00-\x09\x0b\x0c\x0e-\x20]+\r?$")  # a line of blanks, which Spark skips
 
-# What the cells of a column are. A column of text stays one, whatever else is in it.
+# Kinds of columns. A column with one text is a column of text.
 _NOTHING, _INTEGER, _NUMBER, _TIME, _TRUTH, _TEXT, _UNSURE = "nothing integer number time truth text unsure".split()
 _TYPES = {
     _NOTHING: pa.string(), _INTEGER: pa.int64(), _NUMBER: pa.float64(), _TIME: pa.timestamp("us"), _TRUTH: pa.bool_(),
     _TEXT: pa.string(),
 }  # fmt: skip
 _TRUE, _FALSE = (["true", "True", "TRUE"], ["false", "False", "FALSE"])
-# Bytes of a column, and what it is if Arrow can also read its cells as that.
+# Bytes that a column may have, and its kind if Arrow can also read its cells as such.
 _ALPHABETS = [
     (b"0123456789- \t", _INTEGER), (b"0123456789-+.eENa \t", _NUMBER), (b"0123456789-:. T", _TIME),
     ("".join(_TRUE + _FALSE).encode(), _TRUTH),
 ]  # fmt: skip
 _FRACTION = r"^[ \t]*-?[0-9]*\.[0-9]+[ \t]*$|^NaN$"  # 1e9 and 99999999999999999999 alone are decimals to Spark
 _TIME_LENGTHS = [10, 19, 21, 22, 23, 24, 25, 26]  # dates, seconds, fractions of seconds
-_OLD = datetime(1900, 1, 1)  # zones had odd clocks before
-_LOOK = 256  # cells of a block that tell a column of text
-# Neither a number, a time nor a truth of Spark's: it begins with a letter (T12:00 is a time), or has no digit.
+_OLD = datetime(1900, 1, 1)  # zones had odd offsets before
+_LOOK = 256  # cells of a block that are searched first for a text
+# Neither a number, a time nor a boolean to Spark: it begins with a letter (T12:00 is a time), or has no digit.
 _WORDS = r"^(?:[^\x00-\x20\pN+\-.:Tt].*|\PN*)$"
 _NO_WORDS = r"(?i)^[\x00-\x20]*[+-]?(?:nan|inf|infinity|true|false)[\x00-\x20]*$"
 
 
 @dataclass(frozen=True)
 class LineRange:
-    """The lines of a file that begin at a byte from start to stop."""
+    """The lines of a file that begin in the bytes from start to stop."""
 
     path: str
     start: int
@@ -71,7 +71,7 @@ class LineRange:
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How lines are cut into cells.
+    """The form of CSV lines.
 
     Attributes:
         separator: One byte.
@@ -80,7 +80,7 @@ class CsvForm:
         header: The fields of the first line of every file; None where that is a row.
         exact: Whether all files must have this header.
         width: The fields of a line.
-        null: The text of a missing value, besides none.
+        null: The text of a missing value, besides the empty one.
     """
 
     separator: str
@@ -99,7 +99,7 @@ class CsvForm:
             columns: Types of columns.
 
         Raises:
-            DataError: Arrow would read something in another way than Spark.
+            DataError: Arrow might read something differently from Spark.
         """
         integers = pa.int64() in columns.values()
         for block in self._blocks(span):
@@ -129,7 +129,7 @@ class CsvForm:
                 line = file.readline()
                 begin = len(line)
                 if self.fields(line) != self.header and self.exact:  # a blank line is refused in any case
-                    raise DataError(f"the header of {span.path} is another one")
+                    raise DataError(f"the header of {span.path} differs")
             buffer = bytearray(min(_BLOCK, span.stop - begin) + _LINE if begin < span.stop else 0)
             while begin < span.stop:
                 size = file.readinto(memoryview(buffer)[: min(_BLOCK, span.stop - begin)])
@@ -143,16 +143,16 @@ class CsvForm:
                 else:
                     block = memoryview(bytes(buffer[:size]) + rest)
                 if block[: len(_BOM)] == _BOM and not first:
-                    raise DataError("a line begins with a byte order mark")  # which Arrow takes away from a block
+                    raise DataError("a line begins with a byte order mark")  # which Arrow strips from a block
                 if self.encoding is not None:
                     block = memoryview(bytes(block).removeprefix(_BOM).decode(self.encoding).encode())
-                yield block  # which is overwritten when the next is asked for
+                yield block  # the next one overwrites it
 
     def fields(self, line: bytes) -> tuple[str, ...]:
         """Return the fields of the first line of a file.
 
         Raises:
-            DataError: It is blank, or quotes are not where they belong.
+            DataError: It is blank, or quotes are misplaced.
         """
         text = line.removeprefix(_BOM).rstrip(b"\r\n").decode(self.encoding or "utf-8")
         self._check(text.encode())
@@ -161,7 +161,7 @@ class CsvForm:
         return tuple(next(csv.reader([text], delimiter=self.separator, quotechar=self.quote)))
 
     def labels(self) -> list[Any]:
-        """Return the names of columns as pandas makes them of a header; numbers without one."""
+        """Return the names of columns as pandas makes them from a header; numbers without a header."""
         return list(range(self.width)) if self.header is None else labels_of(self.header)
 
     def _check(self, block: bytes | memoryview) -> None:
@@ -174,11 +174,11 @@ class CsvForm:
         if not len(quotes):
             return
         if self.null is not None:
-            raise DataError("cells are quoted, and missing values have a name")
+            raise DataError("cells are quoted, and missing values have a text")
         if len(quotes) % 2:
             raise DataError("a quote is not closed")
         opening, closing = quotes[::2], quotes[1::2]
-        # A quote that opens follows a border, or one that closes (they are two for one quote); and the other way.
+        # An opening quote follows a border, or a closing quote (two quotes are one escaped); and vice versa.
         beside = np.diff(quotes)[1::2] == 1
         opens = self._borders(cells[opening - 1]) | (opening == 0) | np.r_[False, beside]
         last = len(cells) - 1
@@ -223,14 +223,14 @@ class CsvForm:
 
 @dataclass(frozen=True)
 class CsvPlan:
-    """CSV files that Arrow reads: the lines of each task, and what the columns in use hold.
+    """CSV files that Arrow reads: the lines of each task, and the kinds of the columns in use.
 
     Attributes:
-        form: How lines are cut.
+        form: The form of lines.
         groups: The lines of each task.
         kinds: Kinds of columns by position.
-        zone: In which times must exist.
-        known: Whether all lines have been looked at.
+        zone: The time zone in which times must exist.
+        known: Whether all lines have been checked.
     """
 
     form: CsvForm
@@ -240,14 +240,14 @@ class CsvPlan:
     known: bool
 
     def schema(self) -> pa.Schema:
-        """Return the names, which are positions, and types of what `batches` gives."""
+        """Return the schema of `batches`, whose names are positions."""
         return pa.schema([(str(number), _TYPES[kind]) for number, kind in self.kinds.items()])
 
     def batches(self, group: Iterable[LineRange]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task.
 
         Raises:
-            DataError: Columns are not what was guessed, or a file has changed.
+            DataError: The guess of the columns was wrong, or a file has changed.
         """
         # Times are cast after a look at their texts.
         columns = {n: pa.string() if kind == _TIME else _TYPES[kind] for n, kind in self.kinds.items()}
@@ -259,7 +259,7 @@ class CsvPlan:
         if kind == _TIME:
             values = _cast(cells, kind) if self.known else _values(cells, kind, self.zone)
             if values is None:
-                raise DataError("a column holds other things than times")
+                raise DataError("a column does not hold times alone")
             return values
         if not self.known:
             if kind == _NOTHING and cells.null_count < len(cells):
@@ -270,7 +270,7 @@ class CsvPlan:
 
 
 def labels_of(header: Iterable[str]) -> list[Any]:
-    """Return the names that pandas gives to the columns of a header, where some are equal or empty.
+    """Return the names that pandas gives to the columns of a header, of which some may be equal or empty.
 
     Example:
         >>> labels_of(["a", "", "a"])
@@ -287,7 +287,7 @@ def labels_of(header: Iterable[str]) -> list[Any]:
 def read_form(
     paths: list[str], separator: str, quote: str, charset: str | None, first: bool, exact: bool, null: str | None
 ) -> tuple[CsvForm, list[DataFile]]:
-    """Return how the lines of files are cut, and the files.
+    """Return the form of the lines of files, and the files.
 
     Raises:
         DataError: Arrow cannot read them as Spark does.
@@ -299,7 +299,7 @@ def read_form(
     if separator in "\r\n" or separator == quote:
         raise DataError("separator and quote are the same")
     files = files_at(paths)
-    if any(_COMPRESSED.search(file.path) for file in files) or _has_folders(paths):
+    if any(_COMPRESSION.search(file.path) for file in files) or _has_folders(paths):
         raise DataError("files are compressed, or in folders of a folder")
     form = CsvForm(separator, quote, encoding, None, exact, 2, null)
     fs, place = filesystem(files[0].path)
@@ -309,27 +309,27 @@ def read_form(
 
 
 def guess(session: SparkSession, form: CsvForm, files: list[DataFile], columns: Mapping[int, bool]) -> CsvPlan:
-    """Return how Arrow reads files if all lines are like the first ones.
+    """Return a plan for files whose lines are all like the first ones.
 
     Args:
-        session: Whose settings say how large a task is.
-        form: How lines are cut.
+        session: The session, whose settings limit the size of a task.
+        form: The form of lines.
         files: The files.
         columns: Positions of the columns in use, and whether each is read as text.
 
     Raises:
-        DataError: The first lines do not tell.
+        DataError: The first lines do not determine the kinds of columns.
     """
     groups, zone = _groups(session, files), _zone(session)
     sample = form.sample(files[0].path)
     kinds = {n: _TEXT if as_text else _kind_of(sample.column(n), zone) for n, as_text in columns.items()}
     if _UNSURE in kinds.values():
-        raise DataError("the first lines do not tell what the columns hold")
+        raise DataError("the first lines do not determine the kinds of columns")
     return CsvPlan(form, groups, kinds, zone, known=False)
 
 
 def study(session: SparkSession, form: CsvForm, files: list[DataFile], columns: Mapping[int, bool]) -> CsvPlan:
-    """Return how Arrow reads files, after workers have looked at all lines. The arguments are those of `guess`.
+    """Return a plan for files, after workers have looked at all lines. The arguments are those of `guess`.
 
     Raises:
         DataError: Arrow cannot read them as Spark does.
@@ -366,7 +366,7 @@ def line_ranges(files: Sequence[DataFile], tasks: int, largest: int, opening: in
         files: The files.
         tasks: How many run at a time.
         largest: The most bytes of a task.
-        opening: What the opening of a file costs, in bytes.
+        opening: The cost of opening a file, in bytes.
 
     Example:
         >>> groups = line_ranges([DataFile("a", 5), DataFile("b", 2), DataFile("c", 1)], 2, 100, 0)
@@ -391,7 +391,7 @@ def line_ranges(files: Sequence[DataFile], tasks: int, largest: int, opening: in
 
 @dataclass(frozen=True)
 class ColumnLook:
-    """What a task finds in the lines it is given: (why Arrow must not read them or None, the kind of each column)."""
+    """The survey of a task's lines: (the reason why Arrow must not read them or None, the kind of each column)."""
 
     form: CsvForm
     columns: Mapping[int, bool]
@@ -415,20 +415,19 @@ class ColumnLook:
 
 
 def _kind_of(cells: pa.Array, zone: str) -> str:
-    """Return what the cells of a column are."""
     if cells.null_count == len(cells):
         return _NOTHING
     if _has_words(cells[:_LOOK]):
         return _TEXT
-    used = set(np.flatnonzero(np.bincount(_characters(cells), minlength=256)).tolist())
+    characters = set(np.flatnonzero(np.bincount(_characters(cells), minlength=256)).tolist())
     for alphabet, kind in _ALPHABETS:
-        if used <= set(alphabet) and _values(cells, kind, zone) is not None:
+        if characters <= set(alphabet) and _values(cells, kind, zone) is not None:
             return kind
     return _TEXT if _has_words(cells) else _UNSURE
 
 
 def _values(cells: pa.Array, kind: str, zone: str) -> pa.Array | None:
-    """Return what cells are as values of a kind; None where they are none that Spark would read so."""
+    """Return cells as values of a kind; None if Spark would not read all of them as such."""
     if kind == _TRUTH:
         return cells if _all_in(cells, _TRUE + _FALSE) else None
     try:
@@ -452,7 +451,7 @@ def _cast(cells: pa.Array, kind: str) -> pa.Array:
 
 
 def _merged(one: str, two: str) -> str:
-    """Return what a column is whose cells are of two kinds."""
+    """Return the kind of a column whose cells are of two kinds."""
     kinds = {one, two} - {_NOTHING}
     if len(kinds) < 2:
         return kinds.pop() if kinds else _NOTHING
@@ -468,16 +467,16 @@ def _has_words(cells: pa.Array) -> bool:
 
 
 def _matches(cells: pa.Array, pattern: str) -> bool:
-    """Say whether a cell is of a form."""
+    """Say whether any cell matches a pattern."""
     return bool(pc.any(pc.match_substring_regex(cells, pattern)).as_py())
 
 
-def _all_in(values: pa.Array, known: list[Any]) -> bool:
-    return bool(pc.all(pc.is_in(values.drop_null(), pa.array(known, values.type))).as_py())
+def _all_in(values: pa.Array, choices: list[Any]) -> bool:
+    return bool(pc.all(pc.is_in(values.drop_null(), pa.array(choices, values.type))).as_py())
 
 
 def _has_hexadecimals(block: memoryview) -> bool:
-    """Say whether 0x is somewhere in a block. Most have no x at all, which is soon seen."""
+    """Say whether a block contains 0x. Most contain no x at all, which is found out fast."""
     if all(block.obj.find(letter, 0, len(block)) < 0 for letter in (b"x", b"X")):  # type: ignore[attr-defined]
         return False
     cells = np.frombuffer(block, np.uint8)
@@ -492,7 +491,7 @@ def _characters(cells: pa.Array) -> np.ndarray:
 
 
 def _has_folders(paths: list[str]) -> bool:
-    """Say whether Spark might look for files, or for columns, in folders of folders."""
+    """Say whether there are folders in which Spark might look for files or partition columns."""
     for path in paths:
         fs, place = filesystem(path)
         if fs.isfile(place):

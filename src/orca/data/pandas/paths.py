@@ -1,4 +1,4 @@
-"""Paths: the files a reader is asked for. Owns lists, globs and folders, and how files are dealt to tasks."""
+"""Paths: the files of a reader. Owns lists, globs and folders, and how files are distributed over tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from orca.errors import ArgumentError, DataError
 from orca.storage.files import filesystem, name_of
 
-_TASK_BYTES = 128 << 20  # as Spark deals out files
+_TASK_BYTES = 128 << 20  # as in Spark
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class DataFile:
 
 
 def path_list(file_path: Any) -> list[str]:
-    """Return the paths of a path, a comma list of paths, or a list of either; alternatives in braces are told apart.
+    """Return the paths of a path, a comma list of paths, or a list of either; alternatives in braces are expanded.
 
     Raises:
         ArgumentError: It is something else, or empty.
@@ -48,7 +48,7 @@ def path_list(file_path: Any) -> list[str]:
 def files_at(paths: Iterable[str]) -> list[DataFile]:
     """Return the files at paths, of folders and globs in the order of their names; hidden and empty ones are left out.
 
-    Where all are empty, the first is returned: its reader knows what to say.
+    If all are empty, the first is returned: its reader raises the error.
 
     Raises:
         DataError: There is nothing at a path.
@@ -58,7 +58,7 @@ def files_at(paths: Iterable[str]) -> list[DataFile]:
 
 
 def dealt(files: list[DataFile], tasks: int) -> list[list[DataFile]]:
-    """Return the files in groups of about equal size, in their order: one for each task, more where files are large.
+    """Return the files in groups of about equal size, in their order: one for each task, more if files are large.
 
     Example:
         >>> files = [DataFile("a", 5), DataFile("b", 1), DataFile("c", 4)]
@@ -69,7 +69,7 @@ def dealt(files: list[DataFile], tasks: int) -> list[list[DataFile]]:
     count = min(len(files), max(tasks, -(-total // _TASK_BYTES)))
     groups: list[list[DataFile]] = [[] for _ in range(count)]
     before = 0
-    for file in files:  # each goes where its middle lies; files without content weigh a byte
+    for file in files:  # each goes to the group of its middle byte; empty files count as one byte
         middle = before + (file.size + 1) / 2
         groups[min(count - 1, int(middle * count / (total + len(files))))].append(file)
         before += file.size + 1
@@ -108,4 +108,4 @@ def _files(path: str) -> list[DataFile]:
 
 def _file(path: str, info: Mapping[str, Any]) -> DataFile:
     size = info.get("size")
-    return DataFile(path, 1 if size is None else int(size))  # not every file system tells
+    return DataFile(path, 1 if size is None else int(size))  # some filesystems do not know sizes

@@ -1,4 +1,4 @@
-"""Reading: read_csv, read_json and read_parquet. Owns who reads, Spark or pandas (OrcaContext.pandas_read_backend)."""
+"""Reading: read_csv, read_json, read_parquet. Owns the choice of Spark or pandas (OrcaContext.pandas_read_backend)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards:
     """Read CSV files into XShards of pandas DataFrames.
 
     Args:
-        file_path: A file, a folder, a glob, a list of these, or one text with commas between them; of this machine (all
-            workers must see it) or of `hdfs://`, `s3://` and so on.
+        file_path: A file, a folder, a glob, a list of these, or a comma-separated string; on this machine (all workers
+            must see it), or at `hdfs://`, `s3://` and so on.
         kwargs: Keywords of pandas.read_csv. Spark, the usual backend, takes header, names, usecols, dtype, squeeze,
             index_col, sep, delimiter, quotechar, escapechar, comment, skipinitialspace, na_values (one text), encoding,
             encoding_errors ("strict", "replace") and on_bad_lines ("error", "skip"). With
@@ -80,11 +80,11 @@ def read_parquet(
         DataError: There is nothing at a path, or no column of a name.
     """
     frame = loaded("parquet", path_list(file_path), options, schema)
-    wanted = frame.columns if columns is None else [columns] if isinstance(columns, str) else list(columns)
-    missing = [name for name in wanted if name not in frame.columns]
+    names = frame.columns if columns is None else [columns] if isinstance(columns, str) else list(columns)
+    missing = [name for name in names if name not in frame.columns]
     if missing:
         raise DataError(f"there are no columns {missing}; the files have {frame.columns}. Check columns=.")
-    return frame_shards(frame.select(*(f"`{name}`" for name in wanted)))
+    return frame_shards(frame.select(*(f"`{name}`" for name in names)))
 
 
 def _read(name: str, by_spark: Callable[..., SparkXShards], file_path: Any, kwargs: Mapping[str, Any]) -> SparkXShards:
@@ -93,11 +93,11 @@ def _read(name: str, by_spark: Callable[..., SparkXShards], file_path: Any, kwar
     paths = path_list(file_path)
     if OrcaContext.pandas_read_backend == "pandas":
         return shards_by_pandas(name, paths, kwargs)
-    known = list(inspect.signature(by_spark).parameters)[1:]
-    strange = sorted(set(kwargs) - set(known))
+    parameters = list(inspect.signature(by_spark).parameters)[1:]
+    strange = sorted(set(kwargs) - set(parameters))
     if strange:
         raise ArgumentError(
-            f"{name} by Spark does not take {', '.join(strange)}; it takes {', '.join(known)}. pandas takes all of its "
-            "own: OrcaContext.pandas_read_backend = 'pandas'."
+            f"{name} by Spark does not take {', '.join(strange)}; it takes {', '.join(parameters)}. pandas takes all "
+            "of its own: OrcaContext.pandas_read_backend = 'pandas'."
         )
     return by_spark(paths, **kwargs)

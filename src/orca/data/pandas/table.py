@@ -1,7 +1,7 @@
-"""Tables in text files, read by Spark. Owns what the keywords of pandas mean to Spark, and which rows are refused.
+"""Tables in text files, read by Spark. Owns the meaning of pandas' keywords for Spark, and the checks of rows.
 
-Spark reads files in splits, however large they are, and infers the types of columns. Columns whose dtype is given are
-read as text and converted by Arrow: a code such as 007 keeps its zeros.
+Spark reads files of any size in splits, and infers the types of columns. Columns with a dtype are read as text and
+converted by Arrow: a code such as 007 keeps its zeros.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _CORRUPT = "_orca_corrupt"
-_TRIAL = "orca.csv.trial"  # the property of the job that tries whether a guess holds
-_NO_TEXT = "\ufffd"  # what Spark reads where bytes are no text
+_TRIAL = "orca.csv.trial"  # the property of the job that tries out a guess
+_NO_TEXT = "\ufffd"  # the character that Spark reads for bytes that are no text
 _EXCERPT = 80
 _UNIT = "\x1f"
-_PATTERN = re.compile(r"[\\^$.|?*+()\[\]{}]")  # what makes pandas take a separator for a regular expression
+_PATTERN = re.compile(r"[\\^$.|?*+()\[\]{}]")  # pandas takes a separator with one of these for a regular expression
 _JSON_LINES = "Each line must be one; pass lines=False for files that are one array of objects."
 _CHARSETS = {
     "utf-8": "UTF-8", "utf-8-sig": "UTF-8", "ascii": "US-ASCII", "iso8859-1": "ISO-8859-1", "utf-16": "UTF-16",
@@ -69,7 +69,7 @@ def shards_of_csv(
     """Return CSV files as XShards of pandas DataFrames; the keywords are those of pandas.read_csv.
 
     Raises:
-        ArgumentError: A keyword has a value that Spark's reader does not have.
+        ArgumentError: A keyword has a value that Spark's reader does not support.
         DataError: There is nothing at a path, columns do not fit, or rows are malformed.
     """
     first = _has_header(header, names)
@@ -91,22 +91,22 @@ def shards_of_csv(
         "nullValue": na_values, "encoding": _charset(encoding), "header": first, "preferDate": False,
         "columnPruning": False, "ignoreLeadingWhiteSpace": skipinitialspace,
     }  # fmt: skip
-    exact = first and names is None  # columns of all files must be named alike, where names tell which column is which
-    asked = partial(_Columns, dtype=dtype, index_col=index_col, squeeze=squeeze)
+    exact = first and names is None  # then all files must have the same header
+    columns_of = partial(_Columns, dtype=dtype, index_col=index_col, squeeze=squeeze)
     if not (escapechar or comment or skipinitialspace):
         try:
             form, files = read_form(paths, separator, quotechar, _charset(encoding), first, exact, na_values)
         except UNREADABLE as error:
             logger.debug("Spark's parser reads %s: %s", paths, error)
         else:
-            shards = _shards_by_arrow(form, files, asked(*_chosen(form.labels(), names, usecols)))
+            shards = _shards_by_arrow(form, files, columns_of(*_chosen(form.labels(), names, usecols)))
             if shards is not None:
                 return shards
     frame = loaded("csv", paths, {**options, "inferSchema": dtype is None or isinstance(dtype, Mapping)})
     header = frame.columns
     labels = _header(paths, options, header, exact) if first else range(len(header))
-    columns = asked(*_chosen(labels, names, usecols))
-    # Spark would not know its own names for columns of equal or of no name in the header.
+    columns = columns_of(*_chosen(labels, names, usecols))
+    # Spark's own names for duplicate and empty names are not those of the header.
     options["enforceSchema"] = not exact or labels != header
     _refuse_open_quotes(paths, OpenQuotes(separator, quotechar, escapechar, skipinitialspace), comment)
     bad_rows = BadCsvRows(len(header), separator, quotechar, escapechar, on_bad_lines == "skip")
@@ -115,7 +115,7 @@ def shards_of_csv(
 
 
 def _header(paths: list[str], options: Mapping[str, Any], columns: list[str], exact: bool) -> list[Any]:
-    """Return the names that pandas makes of the header: Spark has others for columns of equal or of no name.
+    """Return the names that pandas makes from the header: Spark has others for duplicate and empty names.
 
     Raises:
         DataError: Such files have different headers; Spark does not compare them.
@@ -140,15 +140,15 @@ def _header(paths: list[str], options: Mapping[str, Any], columns: list[str], ex
 
 
 def _shards_by_arrow(form: CsvForm, files: list[DataFile], columns: _Columns) -> SparkXShards | None:
-    """Return CSV files as Arrow reads them; None where Spark might read them otherwise."""
+    """Return CSV files as Arrow reads them; None if Spark might read them differently."""
     from orca.cluster.context import OrcaContext
 
     session = OrcaContext.get_spark_session()
-    dtypes, finish, check = columns.work(BadJsonRows(), None)
-    used = {number: number in dtypes for number in columns.used}
+    dtypes, finish, check = columns.work(_refuse_json, None)
+    as_text = {number: number in dtypes for number in columns.positions}
     for plan_of in (guess, study) if OrcaContext._eager_mode else (study,):
         try:
-            plan = plan_of(session, form, files, used)
+            plan = plan_of(session, form, files, as_text)
         except UNREADABLE as error:
             logger.debug("%s of %s: %s", plan_of.__name__, files[0].path, error)
             continue
@@ -176,14 +176,11 @@ def _refuse_open_quotes(paths: list[str], open_quotes: OpenQuotes, comment: str 
     lines = loaded("text", paths, {}).where(line.contains(open_quotes.quote))
     lines = lines.where(~line.startswith(comment)) if comment else lines
     for row in lines.select(line.cast("binary")).mapInArrow(open_quotes, "line binary").take(1):
-        raise _not_closed(row.line.decode(errors="replace"))
-
-
-def _not_closed(line: str) -> DataError:
-    return DataError(
-        f"Error tokenizing data: a quote is not closed in the line {line[:_EXCERPT]!r}. Spark reads line by line; for "
-        "fields of several lines: OrcaContext.pandas_read_backend = 'pandas'."
-    )
+        text = row.line.decode(errors="replace")
+        raise DataError(
+            f"Error tokenizing data: a quote is not closed in the line {text[:_EXCERPT]!r}. Spark reads line by line; "
+            "for fields of several lines: OrcaContext.pandas_read_backend = 'pandas'."
+        )
 
 
 def shards_of_json(
@@ -200,13 +197,13 @@ def shards_of_json(
 
     Args:
         paths: Files of one object a line; with lines=False each is one array of objects, read by one task.
-        names: Names for the columns, which Spark puts in the order of the alphabet.
+        names: Names for the columns, which Spark sorts alphabetically.
         usecols: As in read_csv.
         dtype: As in read_csv.
         squeeze: As in read_csv.
         index_col: As in read_csv.
         lines: Whether each line is an object.
-        encoding: Of the files.
+        encoding: The encoding of the files.
 
     Raises:
         DataError: There is nothing at a path, columns do not fit, or rows are malformed.
@@ -216,9 +213,9 @@ def shards_of_json(
     frame = frame.drop(_CORRUPT)
     if not frame.columns:
         raise DataError(f"there is no JSON object in {', '.join(paths)}. {_JSON_LINES}")
-    labels, used = _chosen(frame.columns, names, usecols)
-    columns = _Columns(labels, used, dtype, index_col, squeeze)
-    return _shards("json", paths, options, frame, columns, BadJsonRows(), encoding or "UTF-8")
+    labels, positions = _chosen(frame.columns, names, usecols)
+    columns = _Columns(labels, positions, dtype, index_col, squeeze)
+    return _shards("json", paths, options, frame, columns, _refuse_json, encoding or "UTF-8")
 
 
 def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any = None) -> DataFrame:
@@ -231,9 +228,9 @@ def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any 
 
     from orca.cluster.context import OrcaContext
 
-    given = {name: value for name, value in options.items() if value is not None}
+    settings = {name: value for name, value in options.items() if value is not None}
     session = OrcaContext.get_spark_session()
-    reader = session.read.format(kind).options(**given)
+    reader = session.read.format(kind).options(**settings)
     places = ["s3a" + path[2:] if path.startswith("s3:") else path for path in paths]  # Hadoop's name for it
     places = _looked_up(session, places[0]) if len(places) == 1 else places
     try:
@@ -250,7 +247,7 @@ def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any 
 
 
 def _looked_up(session: Any, path: str) -> list[str]:
-    """Return what is at one path: Spark itself would first log a stack trace for a glob, or for a missing file.
+    """Return the paths that one path or glob matches: Spark itself would log a stack trace for a glob or missing file.
 
     Raises:
         DataError: There is nothing, or Spark has no client for such paths.
@@ -282,7 +279,7 @@ def _no_columns(paths: list[str]) -> DataError:
 
 
 def _charset(encoding: str | None) -> str | None:
-    """Return what Java calls an encoding of Python's."""
+    """Return Java's name of an encoding of Python's."""
     if encoding is None:
         return None
     try:
@@ -302,10 +299,10 @@ def _charset(encoding: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class _Columns:
-    """What the caller says of columns: all labels, the positions in use, and what becomes of them."""
+    """The caller's columns: all labels, the positions in use, and their dtypes and index."""
 
     labels: list[Any]
-    used: list[int]
+    positions: list[int]
     dtype: Any
     index_col: Any
     squeeze: bool
@@ -313,11 +310,11 @@ class _Columns:
     def work(
         self, bad_rows: Callable[[pa.Array], np.ndarray], encoding: str | None
     ) -> tuple[dict[int, Any], Finish, BlockCheck]:
-        """Return the dtypes by position, and what workers do with shards and with blocks."""
+        """Return the dtypes by position, and the workers' functions for shards and for blocks."""
         dtypes = _dtypes(self.dtype, self.labels)
-        labels = [self.labels[number] for number in self.used]
-        wanted = {labels[place]: dtypes[number] for place, number in enumerate(self.used) if number in dtypes}
-        finish = Finish(tuple(labels), wanted, _index(self.index_col, labels), self.squeeze)
+        labels = [self.labels[number] for number in self.positions]
+        by_label = {self.labels[number]: dtypes[number] for number in self.positions if number in dtypes}
+        finish = Finish(tuple(labels), by_label, _index(self.index_col, labels), self.squeeze)
         return dtypes, finish, BlockCheck(bad_rows, tuple(labels), encoding, finish.arrow_types())
 
 
@@ -342,7 +339,7 @@ def _shards(
     schema = StructType([*fields, StructField(_CORRUPT, StringType())])
     options = {**options, "columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE"}
     rows = loaded(kind, paths, options, schema)
-    rows = rows.toDF(*map(str, range(len(fields))), _CORRUPT).select(*map(str, columns.used), _CORRUPT)
+    rows = rows.toDF(*map(str, range(len(fields))), _CORRUPT).select(*map(str, columns.positions), _CORRUPT)
     return frame_shards(rows, check, finish, SERIES if columns.squeeze else FRAME)
 
 
@@ -384,12 +381,12 @@ def _chosen(header: Sequence[Any], names: Sequence[Any] | None, usecols: Any) ->
     if strange:
         raise DataError(f"Passed names did not match usecols: {strange} not among the columns {labels}.")
     if numbers is None:
-        used = [number for number, label in enumerate(labels) if usecols(label)]
+        positions = [number for number, label in enumerate(labels) if usecols(label)]
     else:
-        used = sorted({one if by_position else labels.index(one) for one in numbers})
-    if not used:
+        positions = sorted({one if by_position else labels.index(one) for one in numbers})
+    if not positions:
         raise DataError(f"usecols chooses none of the columns {labels}.")
-    return labels, used
+    return labels, positions
 
 
 def _dtypes(dtype: Any, labels: list[Any]) -> dict[int, Any]:
@@ -423,14 +420,14 @@ def _index(index_col: Any, labels: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class ArrowReading:
-    """The shards of the lines that a task is given.
+    """The reader of a task's lines as shards.
 
     Args:
-        plan: How Arrow reads them.
-        check: What is done with blocks of rows.
-        assembly: What makes shards of them.
-        problems: Counts tasks for whose lines the plan does not do; None where it is known to do. Nobody looks at it
-            when shards are computed anew, later: such a task fails.
+        plan: The plan by which Arrow reads.
+        check: Checks and converts blocks of rows.
+        assembly: Makes shards of blocks.
+        problems: Counts tasks whose lines do not fit the plan; None for a plan that is known to fit. When shards are
+            computed again later, nobody reads it: such a task fails.
     """
 
     plan: CsvPlan
@@ -439,7 +436,7 @@ class ArrowReading:
     problems: Accumulator[int] | None
 
     def __call__(self, groups: Iterable[list[LineRange]]) -> Iterator[Any]:
-        """Yield the shards; those of a task that counts as a problem are not to be used.
+        """Yield the shards; those of a task that counts as a problem must not be used.
 
         Raises:
             DataError: A value is not of its column's dtype, or a file has changed.
@@ -462,12 +459,12 @@ class ArrowReading:
 
 @dataclass(frozen=True)
 class BlockCheck:
-    """A block of rows without those that are malformed, its typed columns converted.
+    """A function that drops malformed rows of a block and converts columns with a dtype.
 
     Args:
-        bad_rows: Takes the rows that Spark marked as malformed; returns which to drop, or raises.
+        bad_rows: Takes the rows that Spark marked as malformed; returns a mask of those to drop, or raises.
         labels: The columns, for messages.
-        encoding: In which the files must be; None for any.
+        encoding: The encoding of the files; None for any.
         types: Arrow types of text columns, by position.
     """
 
@@ -477,7 +474,7 @@ class BlockCheck:
     types: Mapping[int, pa.DataType]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the block; its last column, which marks malformed rows, is gone.
+        """Return the block without its last column, which marks malformed rows.
 
         Raises:
             DataError: A row is malformed, or a value is not of its column's dtype.
@@ -485,8 +482,8 @@ class BlockCheck:
         marks = batch.column(batch.num_columns - 1)
         if marks.null_count < len(marks):
             keep = np.ones(len(marks), bool)
-            marked = np.flatnonzero(marks.is_valid())
-            keep[marked[self.bad_rows(marks.drop_null())]] = False
+            places = np.flatnonzero(marks.is_valid())
+            keep[places[self.bad_rows(marks.drop_null())]] = False
             batch = batch.filter(pa.array(keep))
         return self.converted(batch)
 
@@ -504,8 +501,8 @@ class BlockCheck:
         if self.encoding and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             if pc.any(pc.match_substring(column, _NO_TEXT)).as_py():
                 raise DataError(
-                    f"column {label!r} holds bytes that are not {self.encoding}. Pass encoding='latin-1' or whatever "
-                    "the files are in; encoding_errors='replace' keeps such text with marks in it."
+                    f"column {label!r} holds bytes that are not {self.encoding}. Pass encoding='latin-1', or the "
+                    "files' own encoding; encoding_errors='replace' keeps such text with marks in it."
                 )
         if number not in self.types:
             return column
@@ -517,7 +514,7 @@ class BlockCheck:
 
 @dataclass(frozen=True)
 class OpenQuotes:
-    """The lines that end inside of quotes."""
+    """A function that finds the lines that end inside of quotes."""
 
     separator: str
     quote: str
@@ -535,21 +532,18 @@ class OpenQuotes:
             yield pa.RecordBatch.from_arrays([lines.filter(pc.match_substring_regex(cells, pattern))], ["line"])
 
     def _pattern(self) -> str:
-        """Return the regular expression of whole cells and one in which a quote opens, and none closes."""
+        """Return the regular expression of whole cells, then one with an opening quote and no closing one."""
         q, e = re.escape(self.quote), re.escape(self.escape or "")
         blanks, first = (r"[ \t]*", rf"[^{q}{_UNIT} \t]") if self.blanks else ("", f"[^{q}{_UNIT}]")
         # An escape other than the quote: two quotes end a cell as one does.
         inside, after = (f"(?:[^{q}{e}]|{e}.)*", "") if self.escape else (f"(?:[^{q}]|{q}{q})*", f"{q}")
-        quoted = f"{blanks}{q}{inside}{q}(?:[^{after}{_UNIT}][^{_UNIT}]*)?"
-        return f"(?s)^(?:(?:{quoted}|{blanks}{first}[^{_UNIT}]*|{blanks}){_UNIT})*{blanks}{q}{inside}$"
+        cell = f"{blanks}{q}{inside}{q}(?:[^{after}{_UNIT}][^{_UNIT}]*)?"
+        return f"(?s)^(?:(?:{cell}|{blanks}{first}[^{_UNIT}]*|{blanks}){_UNIT})*{blanks}{q}{inside}$"
 
 
 @dataclass(frozen=True)
 class BadCsvRows:
-    """The malformed among the rows whose number of fields is not that of the others: those with too many.
-
-    Too few fields are filled up, as pandas does.
-    """
+    """A function that finds rows with too many fields. Rows with too few are filled up, as in pandas."""
 
     width: int
     separator: str
@@ -558,10 +552,10 @@ class BadCsvRows:
     skip: bool
 
     def __call__(self, lines: pa.Array) -> np.ndarray:
-        """Return which rows to drop.
+        """Return a mask of the rows to drop.
 
         Raises:
-            DataError: There are some, and they are not to be dropped.
+            DataError: There are such rows, and `skip` is false.
         """
         separators = pc.count_substring(lines, self.separator).to_numpy(zero_copy_only=False)
         bad = np.zeros(len(lines), bool)
@@ -578,22 +572,13 @@ class BadCsvRows:
         return bad
 
 
-@dataclass(frozen=True)
-class BadJsonRows:
-    """Rows that are no JSON: always an error."""
-
-    def __call__(self, lines: pa.Array) -> np.ndarray:
-        """Return nothing.
-
-        Raises:
-            DataError: Always.
-        """
-        raise DataError(f"no JSON object: {lines[0].as_py()[:_EXCERPT]!r}. {_JSON_LINES}")
+def _refuse_json(lines: pa.Array) -> np.ndarray:
+    raise DataError(f"no JSON object: {lines[0].as_py()[:_EXCERPT]!r}. {_JSON_LINES}")
 
 
 @dataclass(frozen=True)
 class Finish:
-    """A shard with its labels, dtypes and index."""
+    """A function that sets the labels, dtypes and index of a shard."""
 
     labels: tuple[Any, ...]
     dtypes: Mapping[Any, Any]
@@ -604,7 +589,7 @@ class Finish:
         """Return the shard.
 
         Raises:
-            DataError: A column has missing values, which its dtype does not have.
+            DataError: A column has missing values, which its dtype does not allow.
         """
         shard.columns = list(self.labels)
         for label, dtype in self.dtypes.items():

@@ -64,7 +64,7 @@ class BERTBaseEstimator(TFEstimator):
     Args:
         model_fn: A function (features, labels, mode, params); `bert_outputs` gives it the encoder's outputs.
         bert_config_file: The JSON file with BERT's sizes.
-        init_checkpoint: A checkpoint of BERT to begin with.
+        init_checkpoint: A checkpoint of BERT to start from.
         use_one_hot_embeddings: Accepted.
         model_dir: The folder that checkpoints are written to and read from.
         kwargs: More for `params`; optimizer, backend, workers_per_node and seed are the estimator's.
@@ -102,7 +102,7 @@ class HeadedBERT(BERTBaseEstimator):
 
     Args:
         bert_config_file: The JSON file with BERT's sizes.
-        init_checkpoint: A checkpoint of BERT to begin with.
+        init_checkpoint: A checkpoint of BERT to start from.
         use_one_hot_embeddings: Accepted.
         optimizer: The optimizer; Adam with the rate 5e-5 unless given.
         model_dir: The folder that checkpoints are written to and read from.
@@ -139,8 +139,8 @@ class BERTClassifier(HeadedBERT):
     @staticmethod
     def head(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
         """Return the spec of a mode."""
-        _, pooled = bert_outputs(features, mode, params["bert"])
-        return _classified(pooled, labels, mode, params)
+        _, texts = bert_outputs(features, mode, params["bert"])
+        return _classified(texts, labels, mode, params)
 
 
 class BERTNER(HeadedBERT):
@@ -219,8 +219,8 @@ def bert_outputs(features: Mapping[str, Any], mode: str, config: Mapping[str, An
                 with tf.variable_scope(f"layer_{number}"):
                     x = _layer(tf, x, mask_bias, config, init, drop, training)
         with tf.variable_scope("pooler"):
-            pooled = tf.tanh(_dense(tf, x[:, 0], width, "dense", init))
-    return x, pooled
+            texts = tf.tanh(_dense(tf, x[:, 0], width, "dense", init))
+    return x, texts
 
 
 def _layer(tf: Any, x: Any, mask_bias: Any, config: Mapping[str, Any], init: Any, drop: Any, training: bool) -> Any:

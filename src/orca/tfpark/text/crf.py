@@ -1,7 +1,7 @@
 """CRF: tags of a text that depend on each other. Owns the layer, its loss, and how the best tags are found.
 
 A linear chain: the score of a row of tags is the sum of each word's score for its tag and of the transitions between
-neighbours. A loss of Keras sees outputs alone, so the layer puts all that it needs into them: the words' scores, then
+neighbours. A loss of Keras gets outputs alone, so the layer puts all that it needs into them: the words' scores, then
 the transitions, then the number of words, one below the other. `Tags` makes tags of them.
 
 The classes belong to the Keras that `tensorflow.keras` is in this process.
@@ -124,7 +124,7 @@ def best_tags(scores: Any, transitions: Any, lengths: Any) -> Any:
 
 
 def _sizes(shape: Any) -> list[Any]:
-    """Return a shape as numbers: in graphs of TensorFlow 1, its items are none."""
+    """Return a shape as numbers: in graphs of TensorFlow 1, its items are Dimensions."""
     sizes: list[Any] = tf.TensorShape(shape).as_list()
     return sizes
 
@@ -140,7 +140,7 @@ def _real(scores: Any, lengths: Any) -> Any:
 
 
 def _indices(tags: Any, scores: Any) -> Any:
-    """Return tags as whole numbers (rows, words): given so, with a dimension of 1 behind, or as rows of 0 and 1."""
+    """Return tags as whole numbers (rows, words); they may be (rows, words, 1), or one-hot (rows, words, tags)."""
     cells = tf.reshape(tags, tf.concat([tf.shape(scores)[:2], [-1]], 0))  # Keras in a graph knows no shape of them
     single = tf.equal(tf.shape(cells)[2], 1)
     return tf.where(single, tf.cast(cells[:, :, 0], tf.int32), tf.argmax(cells, 2, tf.int32))

@@ -9,6 +9,7 @@ from typing import Any
 
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
+from orca.tfpark.dataset import only
 from orca.tfpark.model import KerasModel
 
 
@@ -38,13 +39,13 @@ class TextKerasModel(KerasModel):
         return model
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
-        """Answer as `KerasModel.predict` does: with chances, or with 1 at the best tag where a CRF finds it."""
+        """Predict as `KerasModel.predict` does: probabilities, or 1 at the best tag where a CRF finds it."""
         if self._answering is None:
             self._answering = KerasModel(_with_tags(self.model), **self.options)
         return self._answering.predict(x, batch_per_thread, distributed)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Answer for one batch here."""
+        """Predict one batch here."""
         return self.predict(x)
 
 
@@ -91,7 +92,7 @@ class NER(TextKerasModel):
             word_vocab_size, word_emb_dim, char_vocab_size, char_emb_dim, char_emb_dim, word_length
         )
         x = texts.both_ways(texts.both_ways(x, tagger_lstm_dim), tagger_lstm_dim)
-        lengths = texts.given("lengths", 1) if crf_mode == "pad" else None
+        lengths = texts.add_input("lengths", 1) if crf_mode == "pad" else None
         texts.tag(x, num_entities, "entities", lengths)
         super().__init__(texts.compiled(optimizer), **options)
 
@@ -198,14 +199,12 @@ class _Texts:
         self.outputs: list[Any] = []
         self.losses: list[Any] = []
 
-    def given(self, name: str, *shape: int | None) -> Any:
-        """Return one more input."""
+    def add_input(self, name: str, *shape: int | None) -> Any:
         self.inputs.append(self.layers.Input(shape, name=name))
         return self.inputs[-1]
 
     def words(self, vocabulary: int, size: int) -> Any:
-        """Return the words' embeddings."""
-        return self.layers.Dropout(self.dropout)(self.layers.Embedding(vocabulary, size)(self.given("words", None)))
+        return self.layers.Dropout(self.dropout)(self.layers.Embedding(vocabulary, size)(self.add_input("words", None)))
 
     def words_and_chars(
         self, vocabulary: int, size: int, letters: int, letter_size: int, lstm: int, length: int
@@ -214,8 +213,8 @@ class _Texts:
         from orca.tfpark.text.words import EachWord
 
         layers = self.layers
-        words = layers.Embedding(vocabulary, size)(self.given("words", None))
-        chars = layers.Embedding(letters, letter_size)(self.given("chars", None, length))
+        words = layers.Embedding(vocabulary, size)(self.add_input("words", None))
+        chars = layers.Embedding(letters, letter_size)(self.add_input("chars", None, length))
         chars = EachWord(layers.Bidirectional(layers.LSTM(lstm)))(chars)
         return layers.Dropout(self.dropout)(layers.Concatenate()([words, chars]))
 
@@ -225,12 +224,12 @@ class _Texts:
         return self.layers.Dropout(self.dropout)(x)
 
     def classify(self, x: Any, classes: int, name: str) -> None:
-        """Answer with the chance of each class."""
+        """Add an output: the probability of each class."""
         self.outputs.append(self.layers.Dense(classes, activation="softmax", name=name)(x))
         self.losses.append("sparse_categorical_crossentropy")
 
     def tag(self, x: Any, tags: int, name: str, lengths: Any = None) -> None:
-        """Answer with tags that a CRF finds."""
+        """Add an output: tags that a CRF finds."""
         from orca.tfpark.text.crf import CRF, crf_loss
 
         scores = self.layers.Dense(tags, name=f"{name}_scores")(x)
@@ -241,9 +240,9 @@ class _Texts:
         """Return the model; one with a single output has its accuracy as a metric."""
         from orca.tfpark.text.crf import crf_accuracy
 
-        model = self.keras.Model(_only(self.inputs), _only(self.outputs))
+        model = self.keras.Model(only(self.inputs), only(self.outputs))
         metrics = [crf_accuracy] if len(self.outputs) == 1 else None
-        model.compile(optimizer=optimizer or "adam", loss=_only(self.losses), metrics=metrics)
+        model.compile(optimizer=optimizer or "adam", loss=only(self.losses), metrics=metrics)
         return model
 
 
@@ -253,8 +252,4 @@ def _with_tags(model: Any) -> Any:
 
     chains = {id(layer.output) for layer in model.layers if isinstance(layer, CRF)}
     outputs = [Tags()(output) if id(output) in chains else output for output in model.outputs]
-    return tensorflow().keras.Model(model.inputs, _only(outputs))
-
-
-def _only(things: list[Any]) -> Any:
-    return things[0] if len(things) == 1 else things
+    return tensorflow().keras.Model(model.inputs, only(outputs))
