@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import logging
 import os
 import signal
 import sys
@@ -82,6 +84,57 @@ def test_actors_do_not_wait_for_ever_nor_after_a_failure(tmp_path: Path, monkeyp
     monkeypatch.undo()
     _failure(lambda: 1 / 0, tmp_path)  # type: ignore[arg-type, return-value]
     assert not any(_spares().idle.values())
+
+
+def test_an_actor_whose_process_a_job_changed_does_not_wait() -> None:
+    _engine()(1).run(Do(lambda: os.environ.update(SOME_SETTING="1")), _data(1), Settings())
+    assert not any(_spares().idle.values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setenv("SOME_SETTING", "1"),
+        lambda patch: patch.chdir("/"),
+        lambda patch: patch.setattr(logging.getLogger(), "handlers", []),
+        lambda patch: torch.set_default_dtype(torch.float64),
+        lambda patch: torch.use_deterministic_algorithms(True),
+        lambda patch: torch.set_float32_matmul_precision("medium"),
+        lambda patch: torch.set_grad_enabled(False),
+    ],
+)
+def test_settings_that_change_later_results_are_seen(
+    change: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, precision = _taken_rank(), torch.get_float32_matmul_precision()
+    assert rank.is_as_new()
+    try:
+        change(monkeypatch)
+        assert not rank.is_as_new()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision(precision)
+        torch.set_grad_enabled(True)
+
+
+def test_an_edited_module_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "edited_by_the_user.py"
+    source.write_text("SCALE = 1")
+    os.utime(source, (1e9, 1e9))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, source.stem, importlib.import_module(source.stem))
+    rank = _taken_rank()
+    assert rank.is_as_new()
+    os.utime(source, (time.time() + 1, time.time() + 1))
+    assert not rank.is_as_new()
+
+
+def test_an_actor_serves_a_limited_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orca.engines.ray._MOST_RUNS", 2)
+    rank = _taken_rank()
+    assert rank.is_as_new()
+    assert not _taken_rank(rank).is_as_new()
 
 
 def test_map_answers_in_the_order_of_the_pieces() -> None:
@@ -214,6 +267,16 @@ class Pid:
 
 
 @dataclass(frozen=True)
+class Do:
+    """Call a function on every rank."""
+
+    act: Callable[[], Any]
+
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> None:
+        self.act()
+
+
+@dataclass(frozen=True)
 class OnRankOne:
     """Do something on rank 1 while the others wait for it; leaves a mark when it begins."""
 
@@ -239,6 +302,15 @@ def _engine() -> Any:
     from orca.engines.ray import RayEngine
 
     return RayEngine
+
+
+def _taken_rank(rank: Any = None) -> Any:
+    """Return a rank in this process that has taken its data."""
+    from orca.engines.ray import OrcaRank, Parcel
+
+    rank = rank or OrcaRank()
+    rank.take(Parcel())
+    return rank
 
 
 def _spares() -> Any:

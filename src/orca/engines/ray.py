@@ -4,7 +4,8 @@ A seat is a bundle of a placement group: all seats are there before the first ra
 other while holding CPUs. Work that needs CPUs of its own, like computing a Ray Dataset, is done before they are taken.
 
 After a run that went well its actors, which have loaded torch, wait a minute for the next one. They hold memory then,
-and no CPUs, which belong to the seat. An actor with a GPU ends with its run, as it would hold the GPU.
+and no CPUs, which belong to the seat. An actor with a GPU ends with its run, as it would hold the GPU, and so does one
+whose process user code has changed: the next run must go as in a new process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import socket
 import sys
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,7 @@ from threading import Lock, Timer
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import psutil
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -42,6 +45,13 @@ _CARRIED_AT_ONCE = 16 << 20  # bytes of an object with items
 _GONE_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
 _SPARE_FOR = 60.0  # seconds that an actor waits for another run
 _AWAKE_WITHIN = 2.0  # seconds in which an actor that waited must answer
+_MOST_RUNS = 20  # of an actor: each leaves some 10 open files and 4 threads of gloo behind
+# Variables that Orca, or a library when it is loaded, sets on a worker.
+_SET_BY_LIBRARIES = (
+    "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "ORCA_HDFS", "CUBLAS_WORKSPACE_CONFIG", "KERAS_BACKEND",
+    "TF_USE_LEGACY_KERAS", "TF_CPP_MIN_LOG_LEVEL", "TF2_BEHAVIOR", "TPU_ML_PLATFORM", "TPU_ML_PLATFORM_VERSION",
+    "ENABLE_RUNTIME_UPTIME_TELEMETRY", "HDF5_PLUGIN_PATH", "TORCHINDUCTOR_CACHE_DIR",
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -208,14 +218,20 @@ class OrcaRank:
 
     def __init__(self) -> None:
         self.parcel = Parcel()
+        self.born, self.runs = time.time(), 0
+        self.settings: dict[str, Any] = {}
 
-    def awake(self) -> None:
-        """Answer: this actor can be used again."""
+    def is_as_new(self) -> bool:
+        """Say whether another run would go here as in a new process, and nothing but memory is held meanwhile."""
+        torch = sys.modules.get("torch")
+        on_gpu = torch is not None and torch.cuda.is_initialized()
+        is_worn = self.runs >= _MOST_RUNS or on_gpu
+        return not is_worn and _settings() == self.settings and not _edited_since(self.born)
 
     def take(self, parcel: Parcel) -> Outcome:
         """Take the data, in a call of its own as Ray holds a call's arguments until it ends; tell our address."""
         preload()
-        self.parcel = parcel
+        self.parcel, self.settings, self.runs = parcel, _settings(), self.runs + 1
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Outcome(Card(os.getpid(), gpus))
 
@@ -234,6 +250,39 @@ class OrcaRank:
         self.parcel = Parcel()
         while pieces:
             yield from pieces.pop(0)()
+
+
+def _settings() -> dict[str, Any]:
+    """Return settings of this process that user code may change and that change what later code does."""
+    settings: dict[str, Any] = {
+        "environment": {name: value for name, value in os.environ.items() if name not in _SET_BY_LIBRARIES},
+        "folder": os.getcwd(),
+        "log handlers": list(logging.getLogger().handlers),
+        "numpy": np.geterr(),
+    }
+    if (torch := sys.modules.get("torch")) is not None:
+        settings["torch"] = (
+            torch.get_default_dtype(),
+            torch.get_default_device(),
+            torch.get_deterministic_debug_mode(),
+            torch.get_float32_matmul_precision(),
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.is_anomaly_enabled(),
+        )
+    return settings
+
+
+def _edited_since(moment: float) -> bool:
+    """Say whether the file of a module that is loaded here was written since: a new process would load other code."""
+    folders = tuple(entry for entry in sys.path if entry)  # not files that compilers write elsewhere and load
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.startswith(folders):
+            with suppress(OSError):
+                if os.stat(file).st_mtime > moment:
+                    return True
+    return False
 
 
 @ray.remote
@@ -391,7 +440,7 @@ class Rank:
 
 @contextmanager
 def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
-    """Give each seat an actor; keep them for another run after one that went well, and kill them after a failure."""
+    """Give each seat an actor; keep those that are as new for another run after one that went well; kill the others."""
     kind = ray.remote(max_restarts=0, max_task_retries=0)(OrcaRank)
     ranks: list[Rank] = []
     try:
@@ -404,10 +453,10 @@ def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
             ray.kill(rank.actor)
         raise
     for rank in ranks:
-        if rank.seat.gpus:
-            ray.kill(rank.actor)
-        else:
+        if not rank.seat.gpus and _is_as_new(rank.actor):
             _spares.keep(rank.seat.node, rank.actor)
+        else:
+            _kill(rank.actor)
 
 
 def _options(seat: RankSeat) -> dict[str, Any]:
@@ -431,8 +480,7 @@ class Spares:
                     return None
                 actor, timer = self.idle[node].popitem()
             timer.cancel()
-            with suppress(ray.exceptions.RayError):
-                ray.get(actor.awake.remote(), timeout=_AWAKE_WITHIN)
+            if _is_as_new(actor):
                 return actor
             _kill(actor)
 
@@ -452,6 +500,12 @@ class Spares:
 
 
 _spares = Spares()
+
+
+def _is_as_new(actor: Any) -> bool:
+    with suppress(ray.exceptions.RayError):
+        return bool(ray.get(actor.is_as_new.remote(), timeout=_AWAKE_WITHIN))
+    return False  # it is gone, or does not answer
 
 
 def _kill(actor: Any) -> None:
