@@ -130,13 +130,6 @@ def test_an_edited_module_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not rank.is_as_new()
 
 
-def test_an_actor_serves_a_limited_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orca.engines.ray._MOST_RUNS", 2)
-    rank = _taken_rank()
-    assert rank.is_as_new()
-    assert not _taken_rank(rank).is_as_new()
-
-
 def test_map_answers_in_the_order_of_the_pieces() -> None:
     assert _engine()(2).map(lambda piece: piece * piece, list(range(5))) == [0, 1, 4, 9, 16]
 
@@ -304,11 +297,11 @@ def _engine() -> Any:
     return RayEngine
 
 
-def _taken_rank(rank: Any = None) -> Any:
+def _taken_rank() -> Any:
     """Return a rank in this process that has taken its data."""
     from orca.engines.ray import OrcaRank, Parcel
 
-    rank = rank or OrcaRank()
+    rank = OrcaRank()
     rank.take(Parcel())
     return rank
 

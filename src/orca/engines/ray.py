@@ -45,7 +45,6 @@ _CARRIED_AT_ONCE = 16 << 20  # bytes of an object with items
 _GONE_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
 _SPARE_FOR = 60.0  # seconds that an actor waits for another run
 _AWAKE_WITHIN = 2.0  # seconds in which an actor that waited must answer
-_MOST_RUNS = 20  # of an actor: each leaves some 10 open files and 4 threads of gloo behind
 # Variables that Orca, or a library when it is loaded, sets on a worker.
 _SET_BY_LIBRARIES = (
     "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "ORCA_HDFS", "CUBLAS_WORKSPACE_CONFIG", "KERAS_BACKEND",
@@ -218,20 +217,19 @@ class OrcaRank:
 
     def __init__(self) -> None:
         self.parcel = Parcel()
-        self.born, self.runs = time.time(), 0
+        self.born = time.time()
         self.settings: dict[str, Any] = {}
 
     def is_as_new(self) -> bool:
         """Say whether another run would go here as in a new process, and nothing but memory is held meanwhile."""
         torch = sys.modules.get("torch")
         on_gpu = torch is not None and torch.cuda.is_initialized()
-        is_worn = self.runs >= _MOST_RUNS or on_gpu
-        return not is_worn and _settings() == self.settings and not _edited_since(self.born)
+        return not on_gpu and _settings() == self.settings and not _edited_since(self.born)
 
     def take(self, parcel: Parcel) -> Outcome:
         """Take the data, in a call of its own as Ray holds a call's arguments until it ends; tell our address."""
         preload()
-        self.parcel, self.settings, self.runs = parcel, _settings(), self.runs + 1
+        self.parcel, self.settings = parcel, _settings()
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Outcome(Card(os.getpid(), gpus))
 

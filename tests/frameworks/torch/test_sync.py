@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -17,6 +21,7 @@ from frameworks.torch.pair import BY_GLOO, Recording, once_on_two_ranks
 from orca import Estimator
 from orca.errors import ArgumentError
 from orca.estimators.torch import TorchEstimator
+from orca.frameworks.torch.sync import Replicated
 
 ROWS, BATCH, EPOCHS = 17, 4, 3  # the last step has one row: a rank of two has none
 X = np.random.default_rng(0).normal(size=(ROWS, 3))
@@ -143,6 +148,19 @@ HALVES = ("halves", f"halves{BY_GLOO}")
 def check(weights: dict[str, torch.Tensor], name: str) -> None:
     for key, value in plain(name).items():
         torch.testing.assert_close(weights[key], value, rtol=1e-9, atol=1e-12, msg=key)
+
+
+def test_a_wrapped_model_is_freed_with_its_sync() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model, world = nn.Linear(3, 1), SimpleNamespace(size=1, sums=None)
+        sync = Replicated(model, torch.optim.SGD(model.parameters(), 0.1), world, hands_on=True)  # type: ignore[arg-type]
+        wrapper = weakref.ref(sync.module)
+        del sync
+        gc.collect()
+        assert wrapper() is None
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("way", "name"), CASES)

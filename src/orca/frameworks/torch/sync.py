@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -231,7 +232,8 @@ class Replicated(Sync):
         options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": self.unused}
         wrapper = nn.parallel.DistributedDataParallel(self.model, **options)
         if self.hands_on or (self.world.sums is not None and ids is None):
-            wrapper.register_comm_hook(self, _weigh_and_average)
+            # Weakly: the wrapper is ours, and the collector does not see that its reducer, in C++, holds this.
+            wrapper.register_comm_hook(weakref.proxy(self), _weigh_and_average)
         wrapper._set_ddp_runtime_logging_sample_rate(10)
         self.module = wrapper
         if self.unused:
@@ -315,7 +317,7 @@ def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch r
     dense = gradients.layout is torch.strided and gradients.dtype in _NUMPY_KINDS
     if sync.world.sums is not None and dense and not gradients.is_cuda:
         sync.world.sums.add_in_place(gradients.numpy())
-        future = torch.futures.Future()
+        future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(gradients)
         return future
     future = dist.all_reduce(gradients, async_op=True).get_future()
