@@ -84,6 +84,11 @@ def test_actors_do_not_wait_for_ever_nor_after_a_failure(tmp_path: Path, monkeyp
     assert not any(_spares().idle.values())
 
 
+def test_an_actor_whose_process_a_job_changed_does_not_wait() -> None:
+    _engine()(1).run(Do(lambda: os.environ.update(SOME_SETTING="1")), _data(1), Settings())
+    assert not any(_spares().idle.values())
+
+
 def test_map_answers_in_the_order_of_the_pieces() -> None:
     assert _engine()(2).map(lambda piece: piece * piece, list(range(5))) == [0, 1, 4, 9, 16]
 
@@ -211,6 +216,16 @@ class Pid:
     def __call__(self, world: Any, rows: Any, heartbeat: Any) -> int:
         world.all_gather(None)
         return os.getpid()
+
+
+@dataclass(frozen=True)
+class Do:
+    """Call a function on every rank."""
+
+    act: Callable[[], Any]
+
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> None:
+        self.act()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 A seat is a bundle of a placement group: all seats are there before the first rank starts, so ranks never wait for each
 other while holding CPUs. Work that needs CPUs of its own, like computing a Ray Dataset, is done before they are taken.
 
-After a run that went well its actors, which have loaded torch, wait a minute for the next one. They hold memory then,
-and no CPUs, which belong to the seat. An actor with a GPU ends with its run, as it would hold the GPU.
+After a run that went well its actors, which have loaded their libraries, wait a minute for the next one. They hold
+memory then, and no CPUs, which belong to the seat. An actor with a GPU ends with its run, as it would hold the GPU, and
+so does one whose process user code has changed: the next run must go as in a new process.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from orca.cluster.news import wait_until
 from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
+from orca.core.reuse import Baseline
 from orca.core.source import Items, Shards
 from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
 from orca.monitor.failures import SILENT_END, reason_of
@@ -199,14 +201,16 @@ class OrcaRank:
 
     def __init__(self) -> None:
         self.parcel = Parcel()
+        self.baseline: Baseline | None = None
 
-    def awake(self) -> None:
-        """Answer: this actor can be used again."""
+    def is_as_new(self) -> bool:
+        """Say whether another run would go here as in a new process, and nothing but memory is held meanwhile."""
+        return self.baseline is not None and self.baseline.holds()
 
     def take(self, parcel: Parcel) -> Outcome:
         """Take the data, in a call of its own as Ray holds a call's arguments until it ends; tell our address."""
         preload()
-        self.parcel = parcel
+        self.parcel, self.baseline = parcel, self.baseline or Baseline()
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Outcome(Card(os.getpid(), gpus))
 
@@ -376,7 +380,7 @@ class Rank:
 
 @contextmanager
 def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
-    """Give each seat an actor; keep them for another run after one that went well, and kill them after a failure."""
+    """Give each seat an actor; keep those that are as new for another run after one that went well; kill the others."""
     kind = ray.remote(max_restarts=0, max_task_retries=0)(OrcaRank)
     ranks: list[Rank] = []
     try:
@@ -389,10 +393,10 @@ def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
             ray.kill(rank.actor)
         raise
     for rank in ranks:
-        if rank.seat.gpus:
-            ray.kill(rank.actor)
-        else:
+        if not rank.seat.gpus and _is_as_new(rank.actor):
             _spares.keep(rank.seat.node, rank.actor)
+        else:
+            _kill(rank.actor)
 
 
 def _options(seat: RankSeat) -> dict[str, Any]:
@@ -416,8 +420,7 @@ class Spares:
                     return None
                 actor, timer = self.idle[node].popitem()
             timer.cancel()
-            with suppress(ray.exceptions.RayError):
-                ray.get(actor.awake.remote(), timeout=_AWAKE_WITHIN)
+            if _is_as_new(actor):
                 return actor
             _kill(actor)
 
@@ -437,6 +440,12 @@ class Spares:
 
 
 _spares = Spares()
+
+
+def _is_as_new(actor: Any) -> bool:
+    with suppress(ray.exceptions.RayError):
+        return bool(ray.get(actor.is_as_new.remote(), timeout=_AWAKE_WITHIN))
+    return False  # it is gone, or does not answer
 
 
 def _kill(actor: Any) -> None:

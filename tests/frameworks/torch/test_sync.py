@@ -176,14 +176,13 @@ def test_one_rank_updates_what_a_plain_loop_updates(way: str, name: str) -> None
     check(made.get_state_dict()["models"][0], name)
 
 
-def test_a_closed_sync_lets_go_of_its_wrapper() -> None:
-    """The wrapper holds the sync by its hook: workers that Spark uses again would keep the models of all fits."""
+def test_a_sync_goes_with_its_wrapper() -> None:
+    """Else workers that are used again would keep the models, sockets and threads of all fits."""
     net = nn.Linear(3, 1)
     with alone(Heartbeat()) as world:
         assert world.sums is not None or sys.platform != "linux"
         sync = Replicated(net, torch.optim.SGD(net.parameters(), lr=0.1), world, hands_on=True)
         wrapper = weakref.ref(sync.module)
-        sync.close()
         del sync
         gc.collect()
         assert wrapper() is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -221,7 +222,7 @@ class Replicated(Sync):
         return float(times.get("avg_backward_comm_time", 0)) / 1e9
 
     def close(self) -> None:
-        """Stop listening to gradients; let go of the wrapper, which holds this sync where Python does not see it."""
+        """Stop listening to gradients; let go of the wrapper."""
         super().close()
         self.hooks.close()
         self.module = self.model
@@ -238,7 +239,8 @@ class Replicated(Sync):
         summed = self.world.sums is not None and ids is None
         self.shares_memory = summed and all(param.dtype.to_real() in _NUMPY_KINDS for param in self.weights)
         if self.hands_on or summed:
-            wrapper.register_comm_hook(self, _weigh_and_average)
+            # Weakly: the wrapper is ours, and the collector does not see that its reducer, in C++, holds this.
+            wrapper.register_comm_hook(weakref.proxy(self), _weigh_and_average)
         wrapper._set_ddp_runtime_logging_sample_rate(10)
         self.module = wrapper
         if self.unused:
@@ -322,7 +324,7 @@ def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch r
     dense = gradients.layout is torch.strided and gradients.dtype in _NUMPY_KINDS
     if sync.world.sums is not None and dense and gradients.is_cpu:
         sync.world.sums.add_in_place(gradients.numpy())
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(gradients)
         return future
     future = dist.all_reduce(gradients, async_op=True).get_future()
