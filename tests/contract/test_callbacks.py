@@ -97,8 +97,9 @@ class Cut(Callback):
             raise RuntimeError("the power is gone")
 
     def _is_kept(self) -> bool:
-        folders = {str(path.parent) for path in Path(self.mark).parent.rglob("orca.*")}
-        return any(self.kept in versions(folder) for folder in folders)
+        place = Path(self.mark).parent
+        folders = [*place.glob("run-*"), *place.glob("models/run-*")]  # nothing deeper: drafts come and go
+        return any(self.kept in versions(str(folder)) for folder in folders)
 
 
 def plain_loop(steps: list[np.ndarray], patience: int) -> tuple[list[float], int, np.ndarray]:

@@ -168,6 +168,18 @@ def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.
         yield rest
 
 
+def cut_batches(batches: Iterable[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from start to stop; batches behind them are not read."""
+    at = 0
+    for batch in batches:
+        first, last = max(start - at, 0), min(stop - at, batch.num_rows)
+        if first < last:
+            yield batch.slice(first, last - first)
+        at += batch.num_rows
+        if at >= stop:
+            return
+
+
 def widened(array: np.ndarray, floating: str = "float32") -> np.ndarray:
     """Return an array in a number type that every table has: half precision as `floating`, small integers larger."""
     if array.dtype.name in ("float16", "bfloat16"):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from orca.errors import DataError
-from orca.rows.arrow import to_arrow
+from orca.rows.arrow import cut_batches, to_arrow
 
 _BLOCK = 4 << 20  # bytes of a record batch, about: it should stay in the processor's cache
 _MOST_ROWS = 10_000  # of a record batch
@@ -52,7 +52,7 @@ def read_row_groups(reader: Reader, path: str, groups: list[RowGroup], multiple:
                 batches = file.iter_batches(
                     size, row_groups=[group.number for group in run], columns=reader.schema.names, use_threads=False
                 )
-                yield from batches if whole else cut(batches, run[0].start, run[0].stop)
+                yield from batches if whole else cut_batches(batches, run[0].start, run[0].stop)
 
 
 @dataclass(frozen=True)
@@ -212,15 +212,3 @@ def _rows(footer: pq.FileMetaData, number: int) -> int:
 
 def _is_whole(group: RowGroup, footer: pq.FileMetaData) -> bool:
     return group.start == 0 and group.stop == _rows(footer, group.number)
-
-
-def cut(batches: Iterable[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows from start to stop; batches behind them are not read."""
-    at = 0
-    for batch in batches:
-        first, last = max(start - at, 0), min(stop - at, batch.num_rows)
-        if first < last:
-            yield batch.slice(first, last - first)
-        at += batch.num_rows
-        if at >= stop:
-            return

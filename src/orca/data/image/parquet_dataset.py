@@ -34,7 +34,7 @@ from orca.data.image.schema import (
 )
 from orca.data.image.voc import VOCDatasets
 from orca.errors import ArgumentError, DataError
-from orca.sources.parquet import cut
+from orca.rows.arrow import cut_batches
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of, refuse_foreign, remove, replacing
 
@@ -227,7 +227,7 @@ class ParquetIterable:
             if first < last:
                 fs, place = filesystem(fragment.path)
                 with fs.open(place, "rb") as file:
-                    for batch in cut(pq.ParquetFile(file).iter_batches(_READ_ROWS), first, last):
+                    for batch in cut_batches(pq.ParquetFile(file).iter_batches(_READ_ROWS), first, last):
                         yield to_columns(batch, self.schema)
             before += fragment.rows
 
