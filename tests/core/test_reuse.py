@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from orca.core.reuse import Baseline
+from orca.core.reuse import SINGLE_USE, Baseline
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,11 @@ def test_settings_that_change_later_results_are_seen(
         torch.use_deterministic_algorithms(False)
         torch.set_float32_matmul_precision(precision)
         torch.set_grad_enabled(True)
+
+
+def test_a_process_whose_memory_others_need_runs_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SINGLE_USE, "1")
+    assert not Baseline().holds()
 
 
 def test_an_edited_module_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

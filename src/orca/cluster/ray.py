@@ -37,6 +37,7 @@ from orca.cluster import spark as _spark
 from orca.cluster.news import knock, wait_until
 from orca.cluster.spark import SessionOptions, set_entries
 from orca.cluster.words import checked_cores, refuse_unknown
+from orca.core.reuse import SINGLE_USE
 from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near
 
@@ -380,7 +381,7 @@ class RayNode:
                 f"Spark's executors must have the Ray of this program, {self.version}; they have {version}. Install it "
                 f"where their Python ({sys.executable}) is, or ship the environment along."
             )
-        env = dict(os.environ)
+        env = os.environ | {SINGLE_USE: "1"}  # the executor's own tasks need the memory
         if self.gpus:
             visible = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
             gpus = cast(TaskContext, TaskContext.get()).resources()["gpu"].addresses

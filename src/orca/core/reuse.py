@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+SINGLE_USE = (
+    "ORCA_SINGLE_USE"  # a variable: set where others need the memory that a process would hold until its next job
+)
 # Variables that Orca, or a library when it is loaded, sets on a worker.
 _SET_BY_LIBRARIES = (
     "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "ORCA_HDFS", "CUBLAS_WORKSPACE_CONFIG", "KERAS_BACKEND",
@@ -26,10 +29,11 @@ class Baseline:
         self.moment, self.settings = time.time(), _settings()
 
     def holds(self) -> bool:
-        """Say whether a job would go here as in a new process, and no GPU is held."""
+        """Say whether a job would go here as in a new process, and the process may wait for it and holds no GPU."""
         torch = sys.modules.get("torch")
-        on_gpu = torch is not None and torch.cuda.is_initialized()
-        return not on_gpu and _settings() == self.settings and not _edited_since(self.moment)
+        if SINGLE_USE in os.environ or (torch is not None and torch.cuda.is_initialized()):
+            return False
+        return _settings() == self.settings and not _edited_since(self.moment)
 
 
 def _settings() -> dict[str, Any]:
