@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-SINGLE_USE = (
-    "ORCA_SINGLE_USE"  # a variable: set where others need the memory that a process would hold until its next job
-)
+SINGLE_USE = "ORCA_SINGLE_USE"  # a variable, set where others need the memory of a process that waits for a job
 # Variables that Orca, or a library when it is loaded, sets on a worker.
 _SET_BY_LIBRARIES = (
     "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "ORCA_HDFS", "CUBLAS_WORKSPACE_CONFIG", "KERAS_BACKEND",
