@@ -9,8 +9,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 SINGLE_USE = "ORCA_SINGLE_USE"  # a variable, set where others need the memory of a process that waits for a job
 # Variables that Orca, or a library when it is loaded, sets on a worker.
 _SET_BY_LIBRARIES = (
@@ -36,6 +34,8 @@ class Baseline:
 
 def _settings() -> dict[str, Any]:
     """Return settings of this process that user code may change and that change what later code does."""
+    import numpy as np  # by workers alone: starting a cluster needs the name above
+
     settings: dict[str, Any] = {
         "environment": {name: value for name, value in os.environ.items() if name not in _SET_BY_LIBRARIES},
         "folder": os.getcwd(),
