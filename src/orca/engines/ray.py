@@ -43,7 +43,7 @@ _FREE_WITHIN = 1.0  # seconds to wait until Ray has given-back seats on its book
 _CARRIED_AT_ONCE = 16 << 20  # bytes of an object with items
 _GONE_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
 _SPARE_FOR = 60.0  # seconds that an actor waits for another run
-_AWAKE_WITHIN = 2.0  # seconds in which an actor that waited must answer
+_AWAKE_WITHIN = 2.0  # seconds in which actors must answer that they can serve another run
 
 logger = logging.getLogger(__name__)
 
@@ -384,16 +384,21 @@ def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
     kind = ray.remote(max_restarts=0, max_task_retries=0)(OrcaRank)
     ranks: list[Rank] = []
     try:
-        for number, seat in enumerate(seats):
-            actor = None if seat.gpus else _spares.take(seat.node)
+        spares = [None if seat.gpus else _spares.take(seat.node) for seat in seats]
+        usable = _as_new([actor for actor in spares if actor is not None])
+        for number, (seat, actor) in enumerate(zip(seats, spares, strict=True)):
+            if actor is not None and actor not in usable:
+                _kill(actor)
+                actor = None
             ranks.append(Rank(number, seat, actor or kind.options(**_options(seat)).remote()))
         yield ranks
     except BaseException:
         for rank in ranks:
             ray.kill(rank.actor)
         raise
+    usable = _as_new([rank.actor for rank in ranks if not rank.seat.gpus])
     for rank in ranks:
-        if not rank.seat.gpus and _is_as_new(rank.actor):
+        if rank.actor in usable:
             _spares.keep(rank.seat.node, rank.actor)
         else:
             _kill(rank.actor)
@@ -414,15 +419,12 @@ class Spares:
 
     def take(self, node: str) -> Any:
         """Return an actor that waits on a node, None where there is none."""
-        while True:
-            with self.lock:
-                if not self.idle[node]:
-                    return None
-                actor, timer = self.idle[node].popitem()
-            timer.cancel()
-            if _is_as_new(actor):
-                return actor
-            _kill(actor)
+        with self.lock:
+            if not self.idle[node]:
+                return None
+            actor, timer = self.idle[node].popitem()
+        timer.cancel()
+        return actor
 
     def keep(self, node: str, actor: Any) -> None:
         """Let an actor wait for another run, for a while."""
@@ -442,10 +444,15 @@ class Spares:
 _spares = Spares()
 
 
-def _is_as_new(actor: Any) -> bool:
-    with suppress(ray.exceptions.RayError):
-        return bool(ray.get(actor.is_as_new.remote(), timeout=_AWAKE_WITHIN))
-    return False  # it is gone, or does not answer
+def _as_new(actors: Sequence[Any]) -> set[Any]:
+    """Ask all actors at once whether they can serve another run; return those that can, not those that are gone."""
+    refs = {actor.is_as_new.remote(): actor for actor in actors}
+    usable = set()
+    for ref in ray.wait(list(refs), num_returns=len(refs), timeout=_AWAKE_WITHIN)[0] if refs else ():
+        with suppress(ray.exceptions.RayError):
+            if ray.get(ref):
+                usable.add(refs[ref])
+    return usable
 
 
 def _kill(actor: Any) -> None:

@@ -63,7 +63,7 @@ class Callback:
         self.after_epoch(runner)
 
     def after_pred_epoch(self, runner: Any) -> None:
-        """Run by older programs after their predictions; Orca cannot know which batch of a process is the last."""
+        """Run after predictions. Never called: a process cannot know which batch is its last."""
         self.after_epoch(runner)
 
     def before_train_iter(self, runner: Any) -> None:
