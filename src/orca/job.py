@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,7 +63,8 @@ class FitJob:
         learner.join(world, self.state, plan.seed, training=True)
         try:
             with learner.call_back(plan.callbacks, world, self.state) as hooks, _writer(learner, plan, world) as writer:
-                loop = EpochLoop(learner, train, valid, self.metrics, plan, world, heartbeat, since, writer, hooks)
+                metrics = _resolved(self.metrics, learner)
+                loop = EpochLoop(learner, train, valid, metrics, plan, world, heartbeat, since, writer, hooks)
                 history = loop.run()
                 state = State() if plan.stores else learner.state()
         finally:
@@ -99,7 +100,8 @@ class EvaluateJob:
             with self.learner.call_back(self.callbacks, world, self.state) as hooks:
                 hooks.begin()
                 began = time.perf_counter()
-                overall, own = evaluate(self.learner, feed, self.metrics, world, heartbeat, self.num_steps, hooks)
+                metrics = _resolved(self.metrics, self.learner)
+                overall, own = evaluate(self.learner, feed, metrics, world, heartbeat, self.num_steps, hooks)
                 seconds = time.perf_counter() - began
                 hooks("after_run")
                 state = self.learner.state()
@@ -251,6 +253,11 @@ def _make_room(size: int) -> None:
         del _models[next(iter(_models))]
     if len(_models) < count:
         gc.collect()  # models hold on to themselves in circles, and we need the memory now
+
+
+def _resolved(metrics: Sequence[Metric], learner: Learner) -> tuple[Metric, ...]:
+    """Return the metrics as they count for a learner that has joined: its loss says what its outputs are."""
+    return tuple(metric.resolved(learner.output_link()) for metric in metrics)
 
 
 def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Position:

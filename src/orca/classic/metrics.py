@@ -12,8 +12,6 @@ from orca.metrics import (
     MAE,
     MSE,
     ROC,
-    Accuracy,
-    BinaryAccuracy,
     BinaryCrossEntropy,
     CategoricalAccuracy,
     CategoricalCrossEntropy,
@@ -34,6 +32,20 @@ __all__ = [
 ]  # fmt: skip
 
 
+class Accuracy(ours.Accuracy):
+    """Accuracy that cuts outputs (n,) or (n, 1) at 0.5, whatever the loss."""
+
+    def __init__(self, zero_based_label: bool = True, *, threshold: float = 0.5) -> None:
+        super().__init__(zero_based_label, threshold=threshold)
+
+
+class BinaryAccuracy(ours.BinaryAccuracy):
+    """BinaryAccuracy that cuts at 0.5, whatever the loss."""
+
+    def __init__(self, threshold: float = 0.5) -> None:
+        super().__init__(threshold)
+
+
 class AUC(ours.AUC):
     """The exact area under the ROC curve, of any scores: the number of thresholds is accepted, and not needed."""
 
@@ -46,7 +58,13 @@ class AUROC(AUC):
 
 
 class _ManyClassesMetric(PositivesMetric):
-    """A metric that averages over all decisions of more than two classes, as torchmetrics does by default."""
+    """A metric that averages over all decisions of more than two classes, as torchmetrics does by default.
+
+    It cuts single outputs at 0.5 unless it has another threshold, whatever the loss.
+    """
+
+    def _cut(self, output: Any) -> tuple[Any, Any]:
+        return output > (0.5 if self.threshold is None else self.threshold), 0
 
     def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
         """Return true positives, false positives and false negatives, added up over several classes."""
@@ -54,7 +72,7 @@ class _ManyClassesMetric(PositivesMetric):
             return super().tally(output, target)
         scores, labels = classes_last(self.name, output, target)
         right = (largest(scores) == labels).sum()
-        return right, labels.numel() - right, labels.numel() - right
+        return right, labels.numel() - right, labels.numel() - right, 0
 
 
 class Precision(_ManyClassesMetric, ours.Precision):

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from typing_extensions import Self
+
 from orca.core.callbacks.hooks import Hooks
 from orca.core.callbacks.runner import Runner
 from orca.core.feed import Feed, StreamFeed
@@ -158,6 +160,17 @@ class Learner(Predictor):
             ArgumentError: It does not; names the difference.
         """
 
+    def with_columns(self, features: tuple[str, ...]) -> Self:
+        """Return this learner for data whose feature columns have these names; () for data without columns."""
+        return self
+
+    def statistics(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
+        """Return the names of the numbers that an epoch of training ends with, before callbacks add theirs.
+
+        None if they are known only when an epoch has ended.
+        """
+        return None
+
     def weight_bytes(self) -> int | None:
         """Return the bytes of the weights; None where the model would have to be built to tell."""
         return None
@@ -186,6 +199,13 @@ class Learner(Predictor):
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
+
+    def output_link(self) -> str:
+        """Return what makes probabilities of the outputs, as the loss says: "sigmoid", "softmax", or "" if unknown.
+
+        It is the link of the output that metrics see: the first one. Asked after `call_back`, of all ranks alike.
+        """
+        return ""
 
     def keep_rows(self, train: Feed | StreamFeed, valid: Feed | StreamFeed | None) -> None:
         """Let the feeds of a fit that has begun read their rows from a nearer place, where that is asked for."""

@@ -5,6 +5,9 @@ torchmetrics: ``accuracy(output, target)`` counts a batch and returns the value 
 of their own (``start``); their counts (``state``) are put together (``merge``). A metric keeps sums or, where it is
 no function of sums, the rows themselves; never means.
 
+A metric that compares probabilities must know whether the outputs are probabilities. The loss says it, where it is known
+(``resolved``): then logits are cut at 0. Else an output outside [0, 1] is refused, unless the user gave a threshold.
+
 Outputs and targets are torch tensors, or arrays, which become tensors here. Sums stay on the tensors' device, and
 ``update`` never waits for it; rows that are kept go to this machine's memory at once. Of a model with several outputs
 a metric sees the first, and the first target; a CustomizedMetric gets everything.
@@ -20,6 +23,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -172,6 +176,7 @@ class Metric:
     """
 
     name = "Metric"
+    link = ""  # "sigmoid" or "softmax": what makes probabilities of the outputs; "" if they are not known to be logits
     keeps_rows = False
     _parts: Any = ()  # a list of Counts
 
@@ -214,6 +219,16 @@ class Metric:
         """Return a copy under another name that has seen no rows."""
         fresh = self.start()
         fresh.name = name
+        return fresh
+
+    def resolved(self, link: str) -> Metric:
+        """Return a copy for the outputs of a model, as its loss takes them, that has seen no rows.
+
+        Args:
+            link: "sigmoid" or "softmax" if the loss takes logits, of which these make probabilities; else "".
+        """
+        fresh = self.start()
+        fresh.link = link
         return fresh
 
     def state(self) -> Counts:
@@ -314,15 +329,62 @@ class MeanMetric(Metric):
         raise NotImplementedError(f"{type(self).__name__} has no _values(output, target).")
 
 
-class Accuracy(MeanMetric):
+class _BinaryDecisions(Metric):
+    """A metric of outputs that say 1 above a threshold."""
+
+    threshold: float | None = None
+
+    def _cut(self, output: Tensor) -> tuple[Tensor, Any]:
+        """Return which outputs say 1, and how many of them would have to be probabilities and are none."""
+        scores = _double(output)
+        if self.threshold is not None:
+            return scores > self.threshold, 0
+        if self.link == "sigmoid":
+            return scores > 0, 0
+        return scores > 0.5, _outside(scores)
+
+    def _refuse(self, outside: Any) -> None:
+        _refuse_outside(
+            self.name,
+            outside,
+            f"If they are logits, train with a loss that says so (BCEWithLogitsLoss), or write "
+            f"{type(self).__name__}(threshold=0.0); else end the model with a sigmoid, or name the threshold= above which "
+            f"an output says 1.",
+        )
+
+
+class _BinaryAccuracyMetric(_BinaryDecisions, MeanMetric):
+    """A mean of decisions that are right."""
+
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return how many decisions are right, how many there are, and outputs that are no probabilities."""
+        right, outside = self._decisions(output, target)
+        return right.sum(), right.numel(), outside
+
+    def score(self, total: Any, count: Any, outside: Any = 0) -> Any:
+        """Return the mean, or refuse outputs that are no probabilities."""
+        self._refuse(outside)
+        return total / count
+
+    def _decisions(self, output: Tensor, target: Tensor) -> tuple[Tensor, Any]:
+        """Return which elements are on the right side of the threshold, and how many outputs are no probabilities."""
+        output, truth = _shaped(self.name, output, target)
+        positive, outside = self._cut(output)
+        return positive == truth + (truth == -1), outside  # some losses have -1 for 0
+
+
+class Accuracy(_BinaryAccuracyMetric):
     """How often the predicted class is the right one.
 
-    Outputs (n,) or (n, 1) are probabilities, and say 1 above 0.5 (integers say themselves). Of outputs (n, c) the
-    largest class counts. Classes lie on axis 1, or on the last axis where only that fits the labels. Targets are
-    class numbers or, in the shape of (n, c) outputs, one-hot.
+    Outputs (n,) or (n, 1) say 1 above a threshold (integers say themselves). Of outputs (n, c) the largest class counts.
+    Classes lie on axis 1, or on the last axis where only that fits the labels. Targets are class numbers (or -1 and 1,
+    beside outputs (n,) or (n, 1)) or, in the shape of (n, c) outputs, one-hot: for several labels a row take
+    BinaryAccuracy.
 
     Args:
         zero_based_label: Whether the class numbers of (n, c) outputs start at 0; else they start at 1.
+        threshold: Where outputs (n,) or (n, 1) are cut. Unless given, at 0 if the loss of the Estimator takes logits, else
+            at 0.5, and outputs must be probabilities.
 
     Example:
         >>> accuracy = Accuracy()
@@ -332,19 +394,23 @@ class Accuracy(MeanMetric):
         tensor(1.)
         >>> accuracy.compute()  # of all
         tensor(0.7500)
+        >>> Accuracy(threshold=0.0)(np.array([-2.0, 0.2]), np.array([0, 1]))  # of logits
+        tensor(1.)
     """
 
-    def __init__(self, zero_based_label: bool = True) -> None:
-        self.zero_based_label = zero_based_label
+    def __init__(self, zero_based_label: bool = True, *, threshold: float | None = None) -> None:
+        self.zero_based_label, self.threshold = zero_based_label, _threshold("Accuracy", threshold)
 
-    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+    def _decisions(self, output: Tensor, target: Tensor) -> tuple[Tensor, Any]:
         if output.ndim == 1 or output.shape[1] == 1:
+            if output.is_floating_point():
+                return super()._decisions(output, target)
             answer, truth = _shaped(self.name, output, target)
-            return (answer > 0.5 if output.is_floating_point() else answer) == truth
+            return answer == truth, 0
         if output.shape == target.shape:
-            return largest(output) == largest(target)
+            return largest(output) == largest(target), 0
         scores, labels = classes_last(self.name, output, target)
-        return largest(scores) + (0 if self.zero_based_label else 1) == labels
+        return largest(scores) + (0 if self.zero_based_label else 1) == labels, 0
 
 
 class SparseCategoricalAccuracy(MeanMetric):
@@ -363,15 +429,16 @@ class CategoricalAccuracy(MeanMetric):
         return largest(scores) == largest(truth)
 
 
-class BinaryAccuracy(MeanMetric):
-    """How often an output is on the right side of a threshold, over all elements; targets are 0 or 1."""
+class BinaryAccuracy(_BinaryAccuracyMetric):
+    """How often an output is on the right side of a threshold, over all elements; targets are 0 (or -1) and 1.
 
-    def __init__(self, threshold: float = 0.5) -> None:
-        self.threshold = threshold
+    Args:
+        threshold: Where outputs are cut. Unless given, at 0 if the loss of the Estimator takes logits, else at 0.5, and
+            outputs must be probabilities.
+    """
 
-    def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        chance, truth = _shaped(self.name, output, target)
-        return (chance > self.threshold) == truth
+    def __init__(self, threshold: float | None = None) -> None:
+        self.threshold = _threshold("BinaryAccuracy", threshold)
 
 
 class Top5Accuracy(MeanMetric):
@@ -426,46 +493,74 @@ class _ProbabilityMetric(MeanMetric):
     """A mean over outputs that must be probabilities. Those that are not are counted, and refused in the end."""
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        return *super().tally(output, target), _outside(output)
+        return *super().tally(output, target), _outside(self._chances(output))
 
     def score(self, total: Any, count: Any, outside: Any = 0) -> Any:
         _refuse_outside(self.name, outside, "End the model with a sigmoid or softmax, or evaluate its loss instead.")
         return total / count
 
+    def _chances(self, output: Tensor) -> Tensor:
+        return _double(output)
+
 
 class BinaryCrossEntropy(_ProbabilityMetric):
-    """The cross entropy of probabilities against targets of 0 and 1, the mean over all elements."""
+    """The cross entropy of probabilities against targets of 0 and 1, the mean over all elements.
+
+    If the loss takes logits of single classes, so does this.
+    """
+
+    def _chances(self, output: Tensor) -> Tensor:
+        return _double(output).sigmoid() if self.link == "sigmoid" else _double(output)
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        chance, truth = _shaped(self.name, output, target)
-        chance = chance.clip(EPSILON, 1 - EPSILON)
+        output, truth = _shaped(self.name, output, target)
+        chance = self._chances(output).clip(EPSILON, 1 - EPSILON)
         return -(truth * chance.log() + (1 - truth) * (1 - chance).log())
 
 
-class CategoricalCrossEntropy(_ProbabilityMetric):
-    """The cross entropy of class probabilities (last axis) against one-hot targets, the mean over rows."""
+class _ClassProbabilityMetric(_ProbabilityMetric):
+    """A mean over probabilities of classes, on the last axis."""
+
+    def _chances(self, output: Tensor) -> Tensor:
+        return _double(output).softmax(-1) if self.link == "softmax" else _double(output)
+
+
+class CategoricalCrossEntropy(_ClassProbabilityMetric):
+    """The cross entropy of class probabilities (last axis) against one-hot targets, the mean over rows.
+
+    If the loss takes logits of classes, so does this.
+    """
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        chance, truth = map(_double, _one_hot(self.name, output, target))
-        return -(truth * chance.clip(EPSILON, 1 - EPSILON).log()).sum(-1)
+        output, target = _one_hot(self.name, output, target)
+        return -(_double(target) * self._chances(output).clip(EPSILON, 1 - EPSILON).log()).sum(-1)
 
 
-class KLDivergence(_ProbabilityMetric):
-    """The Kullback-Leibler divergence of class probabilities (last axis) from the targets', the mean over rows."""
+class KLDivergence(_ClassProbabilityMetric):
+    """The Kullback-Leibler divergence of class probabilities (last axis) from the targets', the mean over rows.
+
+    If the loss takes logits of classes, so does this.
+    """
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        chance, truth = map(_double, _one_hot(self.name, output, target))
+        output, target = _one_hot(self.name, output, target)
+        chance, truth = self._chances(output), _double(target)
         return (truth * (truth.clip(EPSILON, 1).log() - chance.clip(EPSILON, 1).log())).sum(-1)
 
 
-class SparseCategoricalCrossEntropy(_ProbabilityMetric):
-    """The cross entropy of (n, c) class probabilities against class numbers from 0, the mean over rows."""
+class SparseCategoricalCrossEntropy(_ClassProbabilityMetric):
+    """The cross entropy of (n, c) class probabilities against class numbers from 0, the mean over rows.
+
+    If the loss takes logits of classes, so does this.
+    """
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return the sum of losses, how many, outputs outside [0, 1], and labels that are no class."""
-        valid, _, chance = _of_labels(*classes_last(self.name, output, target))
+        scores, labels = classes_last(self.name, output, target)
+        chances = self._chances(scores)
+        valid, _, chance = _of_labels(chances, labels)
         losses = -chance.clip(EPSILON, 1 - EPSILON).log()
-        return losses.sum(), losses.numel(), _outside(output), (~valid).sum()
+        return losses.sum(), losses.numel(), _outside(chances), (~valid).sum()
 
     def score(self, total: Any, count: Any, outside: Any = 0, unknown: Any = 0) -> Any:
         """Return the mean, or refuse outputs outside [0, 1] and labels that are no class."""
@@ -477,34 +572,49 @@ class SparseCategoricalCrossEntropy(_ProbabilityMetric):
         return super().score(total, count, outside)
 
 
-class PositivesMetric(Metric):
+class PositivesMetric(_BinaryDecisions):
     """True positives, divided by themselves and a weighted sum of false positives and false negatives; 0 for 0 / 0."""
 
     weights = (0.0, 0.0)
 
-    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        """Return true positives, false positives and false negatives."""
-        margin = 0.0 if _is_two_class(output, target) else 0.5
-        scores, truth = _scored(self.name, output, target)
-        positive = _double(scores) > margin
-        return (positive & truth).sum(), (positive & ~truth).sum(), (~positive & truth).sum()
+    def __init__(self, threshold: float | None = None) -> None:
+        self.threshold = _threshold(type(self).__name__, threshold)
 
-    def score(self, true: Any, false: Any, misses: Any = 0) -> Any:
-        """Return the ratio."""
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return true positives, false positives, false negatives, and outputs that are no probabilities."""
+        if not _is_two_class(output, target):
+            positive, outside = self._cut(output)
+        elif self.threshold is None:
+            positive, outside = output[:, 1] > output[:, 0], 0
+        else:
+            chance = _double(output).softmax(-1) if self.link == "softmax" else output
+            positive, outside = self._cut(chance[:, 1])
+        said = positive.reshape(-1)
+        truth = _shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)[1]
+        truth = truth.reshape(-1) > 0.5
+        return (said & truth).sum(), (said & ~truth).sum(), (~said & truth).sum(), outside
+
+    def score(self, true: Any, false: Any, misses: Any = 0, outside: Any = 0) -> Any:
+        """Return the ratio, or refuse outputs that are no probabilities."""
+        self._refuse(outside)
         return true / (true + self.weights[0] * false + self.weights[1] * misses).clip(1)
 
 
 class Precision(PositivesMetric):
     """The share of the outputs saying 1 that are right; 0 when none says 1.
 
-    Outputs say 1 above 0.5; (n, 2) outputs with n targets (probabilities or logits) where class 1 is the larger.
+    Outputs (n, 2) with n targets (probabilities or logits) say 1 where class 1 is the larger.
+
+    Args:
+        threshold: Above which output it says 1; of (n, 2) outputs, above which probability of class 1. Unless given, 0 if
+            the loss of the Estimator takes logits, else 0.5, and outputs must be probabilities.
     """
 
     weights = (1.0, 0.0)
 
 
 class Recall(PositivesMetric):
-    """The share of the targets 1 whose output says 1 too, as in Precision; 0 when no target is 1."""
+    """The share of the targets 1 whose output says 1 too; 0 when no target is 1. See Precision."""
 
     weights = (0.0, 1.0)
 
@@ -560,18 +670,19 @@ class PrecisionRecallCurve(ROC):
 class AUC(ROC):
     """The area under the ROC curve, over all elements; nan when the targets are all 0 or all 1.
 
-    Outputs (n, 2) with n targets are two classes, of which 1 is the positive one.
+    Outputs are any scores. Outputs (n, 2) with n targets are two classes, of which 1 is the positive one.
 
     Args:
-        threshold_num: At how many evenly spaced thresholds the curve is taken (its points are joined by lines, as
-            Keras does); outputs must be probabilities. None: the exact area, of any scores; keeps every score.
+        threshold_num: None for the exact area, which keeps every score (5 bytes a row for scores in single precision);
+            else at how many evenly spaced thresholds the curve is taken, as Keras does: its points are joined by
+            lines, and outputs must be probabilities, or logits of a loss that takes them.
 
     Example:
-        >>> AUC(threshold_num=None)(np.array([0.3, 0.4, 0.2, 0.5]), np.array([0, 1, 0, 0]))
+        >>> AUC()(np.array([0.3, 0.4, 0.2, 0.5]), np.array([0, 1, 0, 0]))
         tensor(0.6667)
     """
 
-    def __init__(self, threshold_num: int | None = 200) -> None:
+    def __init__(self, threshold_num: int | None = None) -> None:
         if threshold_num is not None and threshold_num < 2:
             raise ArgumentError(
                 f"AUC needs at least 2 thresholds; got threshold_num={threshold_num}. Pass 200, or None for the exact "
@@ -583,7 +694,11 @@ class AUC(ROC):
         """Return the counts of ROC; with thresholds, the rows of each class in each bin, and outputs outside [0, 1]."""
         if self.threshold_num is None:
             return super().tally(output, target)
-        chance, truth = _shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)
+        if _is_two_class(output, target):
+            output = (_double(output).softmax(-1) if self.link == "softmax" else output)[:, 1]
+        elif self.link == "sigmoid":
+            output = _double(output).sigmoid()
+        chance, truth = _shaped(self.name, output, target)
         bins = self.threshold_num
         below = -(-chance.clip(0, 1) * (bins - 1) // 1)  # how many thresholds lie below: rounded up, at least 1
         place = (below.clip(1).nan_to_num().long() + bins * (truth > 0.5)).reshape(-1)  # nan goes to bin 0
@@ -596,7 +711,7 @@ class AUC(ROC):
             false, true, thresholds = _curve(counts, outside)
             has_nan = (thresholds != thresholds).any()
         else:
-            advice = "End the model with a sigmoid or softmax, or use AUC(threshold_num=None), which takes any scores."
+            advice = "End the model with a sigmoid or softmax, or use AUC(), without threshold_num, which takes any scores."
             _refuse_outside(self.name, outside, advice)
             counts = counts.reshape(2, -1)
             has_nan = counts[:, 0].any()  # bin 0 holds nan alone; else it is the point of no positives
@@ -791,6 +906,16 @@ def _beside(output: Tree, target: Tree) -> Tree:
         return type(target)(map(_beside, output, target)) if is_pair else target
     same = hasattr(output, "shape") and hasattr(target, "shape") and _core(output.shape) == _core(target.shape)
     return target.reshape(output.shape) if same else target
+
+
+def _threshold(owner: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise ArgumentError(
+            f"threshold of {owner} must be a number; got {value!r}. Pass 0.5 for probabilities, 0.0 for logits."
+        )
+    return float(value)
 
 
 def _one_number(value: Any, need: str, advice: str) -> float:

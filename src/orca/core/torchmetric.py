@@ -6,7 +6,8 @@ process group, and must not look for one.
 
 Metrics of classification take probabilities or logits, and tell them apart by each batch that they are fed: values
 outside of 0 and 1 are logits. How rows are cut into batches, which ranks do, would decide on the result: logits of a
-few rows may all lie between 0 and 1. So such a metric counts both ways until some rank has seen a logit.
+few rows may all lie between 0 and 1. So such a metric counts both ways until some rank has seen a logit, unless the loss
+says that all of them are.
 """
 
 from __future__ import annotations
@@ -75,11 +76,16 @@ class TorchMetric(Metric):
             return math.nan
         if self._logit_metric is not None and self._scale is not None and output.is_floating_point():
             self._logit_metric.update(self._scale(output), target)
-            self._logits = self._logits or bool(((output < 0) | (output > 1)).any())
+            self._logits = self._logits or self._takes_logits or bool(((output < 0) | (output > 1)).any())
         if self._logits and verb == "update":
             self.metric.reset()  # which is not asked any more
             return None
         return getattr(self.metric, verb)(output, target)
+
+    @property
+    def _takes_logits(self) -> bool:
+        """Whether the loss says that outputs are logits."""
+        return self._scale is not None and self._scale is _SCALES.get(self.link)
 
     def _total(self) -> Counts:
         states = [() if self._logits else _states_of(self.metric)]
@@ -117,20 +123,25 @@ class TorchMetric(Metric):
 
 def _scale_of(metric: Any) -> Callable[[Any], Any] | None:
     """Return how a metric makes probabilities of logits, None where it never does."""
-    import torch
-
     scales: set[Any] = set()
     for part in _metrics_in(metric):
         names = [kind.__name__ for kind in type(part).__mro__ if kind.__module__.startswith(_CLASSIFICATION)]
         if any(name.startswith(("Binary", "Multilabel")) for name in names):
-            scales.add(torch.sigmoid)
+            scales.add(_sigmoid)
         elif any(name in _SCALED for name in names):  # other metrics of classes look for the largest alone
             scales.add(_softmax)
     return scales.pop() if len(scales) == 1 else None
 
 
+def _sigmoid(logits: Any) -> Any:
+    return logits.sigmoid()
+
+
 def _softmax(logits: Any) -> Any:
     return logits.softmax(1)
+
+
+_SCALES: dict[str, Callable[[Any], Any]] = {"sigmoid": _sigmoid, "softmax": _softmax}
 
 
 def _states_of(metric: Any) -> tuple[dict[str, Any], ...]:

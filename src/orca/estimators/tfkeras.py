@@ -212,7 +212,7 @@ def _compiled_metrics(model: Any) -> dict[str, Any]:
     for metric in listed(names):
         name = metric if isinstance(metric, str) else getattr(metric, "name", getattr(metric, "__name__", ""))
         if name in ("acc", "accuracy"):
-            metrics[name] = Accuracy()
+            metrics[name] = Accuracy(threshold=0.5)  # as Keras cuts
             continue
         function = metric
         if isinstance(metric, str):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from orca.core.metrics import metrics_of
+from orca.core.metrics import AUC, Accuracy, Metric, metrics_of
 from orca.core.triggers import MaxIteration
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
@@ -23,14 +23,15 @@ from orca.tfpark.summaries import SummaryVerbs
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 _GRAPH_SEED = 87654321  # TensorFlow's own for graphs without a seed, where an operation has one
 # The user's word for a metric -> BigDL's name of it, and our metric.
-_METHODS = {
-    "acc": ("Top1Accuracy", "accuracy"),
-    "accuracy": ("Top1Accuracy", "accuracy"),
-    "top1accuracy": ("Top1Accuracy", "accuracy"),
+_ACCURACY = Accuracy(threshold=0.5)
+_METHODS: dict[str, tuple[str, str | Metric]] = {
+    "acc": ("Top1Accuracy", _ACCURACY),
+    "accuracy": ("Top1Accuracy", _ACCURACY),
+    "top1accuracy": ("Top1Accuracy", _ACCURACY),
     "top5acc": ("Top5Accuracy", "top5accuracy"),
     "top5accuracy": ("Top5Accuracy", "top5accuracy"),
     "mae": ("MAE", "mae"),
-    "auc": ("AUC", "auc"),
+    "auc": ("AUC", AUC(200)),
 }
 
 

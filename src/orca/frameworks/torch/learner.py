@@ -48,6 +48,7 @@ from orca.frameworks.torch.resident import keep
 from orca.frameworks.torch.runner import TorchRunner
 from orca.frameworks.torch.steps import Steps, set_deterministic
 from orca.frameworks.torch.sync import Sync, sync_of
+from orca.frameworks.torch.targets import link_of
 from orca.frameworks.torch.tensors import (
     Place,
     answering_device,
@@ -328,6 +329,13 @@ class TorchLearner(Learner):
         self.trained_weights = TrainedWeights(self.nets, self.steppers, self.world, self.hands_on)
         self.exits.callback(self.trained_weights.close)
         self.operator = self._operator(self.start)
+
+    def output_link(self) -> str:
+        """Return what makes probabilities of the outputs, as the loss says; "" if the user's own code makes them."""
+        operator = self.options.operator
+        own = operator is not None and overrides(operator, "forward_batch", "validate", "validate_batch")
+        own = own or self.hooks.main_has("on_iter_forward", "on_val_forward")
+        return "" if own else link_of(self.criterion)
 
     def keep_rows(self, train: Feed | StreamFeed, valid: Feed | StreamFeed | None) -> None:
         """Keep the rows of a fit on this rank's device, where that is asked for and they fit."""

@@ -24,6 +24,11 @@ _BY_NUMBER = {
     "soft_margin_loss",
 }  # fmt: skip
 _COUNTING = (nn.CrossEntropyLoss, nn.NLLLoss, functional.cross_entropy, functional.nll_loss)
+_LINKS = {
+    "BCEWithLogitsLoss": "sigmoid", "binary_cross_entropy_with_logits": "sigmoid", "SoftMarginLoss": "sigmoid",
+    "soft_margin_loss": "sigmoid", "MultiLabelSoftMarginLoss": "sigmoid", "multilabel_soft_margin_loss": "sigmoid",
+    "CrossEntropyLoss": "softmax", "cross_entropy": "softmax",
+}  # fmt: skip
 IGNORED = -100  # torch's default ignore_index
 
 
@@ -42,6 +47,23 @@ def settings_of(loss: Any) -> tuple[Any, dict[str, Any], bool]:
         return None, {}, loss is not None
     defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     return function, defaults | keywords, "reduction" not in defaults
+
+
+def link_of(loss: Any) -> str:
+    """Return what makes probabilities of the outputs that a loss takes: "sigmoid", "softmax"; "" if unknown.
+
+    Losses of torch, classes derived from them, and torchvision's sigmoid_focal_loss are known.
+
+    >>> link_of(nn.BCEWithLogitsLoss()), link_of(partial(functional.cross_entropy, label_smoothing=0.1))
+    ('sigmoid', 'softmax')
+    """
+    function = loss.func if isinstance(loss, partial) else loss
+    if (
+        getattr(function, "__name__", "") == "sigmoid_focal_loss"
+        and getattr(function, "__module__", "") == "torchvision.ops.focal_loss"
+    ):
+        return "sigmoid"
+    return _LINKS.get(getattr(settings_of(loss)[0], "__name__", ""), "")
 
 
 def name_by_number(which: Any) -> str:

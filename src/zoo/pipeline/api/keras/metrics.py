@@ -1,6 +1,7 @@
 """Metrics of the Keras-style API."""
 
-from orca.metrics import *
+from orca.bigdl.keras.objectives import AUC
+from orca.classic.metrics import *
 
 __all__ = [
     "AUC", "MAE", "MSE", "Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy",
