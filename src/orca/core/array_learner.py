@@ -52,6 +52,12 @@ class ArrayLearner(Learner):
     def set_weights(self, weights: Arrays) -> None:
         """Take over weights that `weights` returned."""
 
+    def statistics(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
+        """Return the names of an epoch's numbers; None for a learner that trains or evaluates in its own way."""
+        if type(self).train is not ArrayLearner.train or type(self).evaluate is not ArrayLearner.evaluate:
+            return None
+        return names_of_epoch([metric.name for metric in metrics], validates)
+
     def templates(self) -> Arrays:
         """Return an array in the shape and type of each gradient: the weights, unless others are cheaper to have."""
         return self.weights()

@@ -287,7 +287,10 @@ class Clock:
 
     def epoch_ended(self, steps: int, line: dict[str, Any], metrics: Sequence[Metric]) -> Moment:
         """Return the moment in which an epoch of so many steps ended with these statistics."""
-        values = [line.get(f"val_{metric.name.lower()}") for metric in metrics]
+        names = [f"val_{metric.name.lower()}" for metric in metrics]
+        if not names:  # a framework that has metrics of its own
+            names = [name for name in line if name.startswith("val_") and name not in ("val_loss", "val_num_samples")]
+        values = [line.get(name) for name in names]
         curves = tuple | list  # a list where the line was read from a checkpoint
         score = next((value for value in values if value is not None and not isinstance(value, curves)), None)
         return Moment(self.epochs + 1, self.steps + steps, True, line.get("val_loss", line["train_loss"]), score)

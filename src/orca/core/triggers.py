@@ -257,6 +257,13 @@ class TriggerOr(Combination):
 And, Or = TriggerAnd, TriggerOr
 
 
+def watches_score(trigger: Any) -> bool:
+    """Return whether a trigger, or a part of it, is a MaxScore."""
+    return isinstance(trigger, MaxScore) or (
+        isinstance(trigger, Combination) and any(map(watches_score, trigger.triggers))
+    )
+
+
 @dataclass(frozen=True)
 class AskedTrigger(Trigger):
     """A trigger that fires when a function of the user's returns true."""

@@ -207,16 +207,21 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
 
 def _compiled_metrics(model: Any) -> dict[str, Any]:
     """Return the metrics that a model was compiled with, by name: a metric of ours, or a tensor of Keras' function."""
-    names = getattr(model, "_compile_metrics", None)
+    compiled = getattr(model, "_compile_metrics", None)
+    by_output = compiled if isinstance(compiled, dict) else {model.output_names[0]: compiled}
     metrics: dict[str, Any] = {}
-    for metric in listed(names):
+    for output, metric in [(output, metric) for output, own in by_output.items() for metric in listed(own)]:
+        place = model.output_names.index(output)
         name = metric if isinstance(metric, str) else getattr(metric, "name", getattr(metric, "__name__", ""))
-        if name in ("acc", "accuracy"):
+        if isinstance(compiled, dict) and len(model.outputs) > 1:
+            name = f"{output}_{name}"  # as Keras names it
+        if metric in ("acc", "accuracy") and not place:
             metrics[name] = Accuracy(threshold=0.5)  # as Keras cuts
             continue
         function = metric
         if isinstance(metric, str):
-            function = library(family_of(model)).metrics.get(metric)
+            word = _accuracy(model, place) if metric in ("acc", "accuracy") else metric
+            function = library(family_of(model)).metrics.get(word)
         if hasattr(function, "update_state"):
             function = getattr(function, "_fn", None)
         if not callable(function):
@@ -224,9 +229,17 @@ def _compiled_metrics(model: Any) -> dict[str, Any]:
                 f"the metric {name!r} counts in variables of its own, which graph mode does not add up over workers. "
                 "Compile with the function of it, or pass metrics= of orca.metrics to from_keras."
             )
-        values = function(model._feed_targets[0], model.outputs[0])
+        values = function(model._feed_targets[place], model.outputs[place])
         metrics[name] = tf.reduce_mean(tf.cast(values, tf.float32))
     return metrics
+
+
+def _accuracy(model: Any, place: int) -> str:
+    """Return the name of the accuracy that Keras chooses for an output, by the shapes of it and of its target."""
+    output, target = model.outputs[place].shape, model._feed_targets[place].shape
+    if output[-1] == 1:
+        return "binary_accuracy"
+    return "sparse_categorical_accuracy" if len(target) < len(output) or target[-1] == 1 else "categorical_accuracy"
 
 
 def refuse_feeding(feed_dict: Any) -> None:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
+from orca.core.callbacks.numbers import check_monitors
 from orca.core.engine import Engine, Settings
 from orca.core.learner import FitPlan, Learner
 from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
 from orca.core.source import DEFAULT_BATCH, DataSpec, Shards, Source
 from orca.core.state import STOPPED, STOPPING, OutputSpec, State
-from orca.core.triggers import EveryEpoch, trigger_of
+from orca.core.triggers import EveryEpoch, trigger_of, watches_score
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.estimators.estimator import Estimator
@@ -78,6 +79,7 @@ class TrainingEstimator(Estimator):
         self.model_dir = model_dir
         self.run_folder: str | None = None  # where all fits keep their checkpoints, instead of a folder of each
         self.history = RunHistory()
+        self._warned = False  # of metrics that no fit computes
         self._summaries: Summaries | None = None  # where all fits write them
         self._beside: Summaries | None = None  # beside the checkpoints of the last fit
         self._state: State | None = None
@@ -186,6 +188,17 @@ class TrainingEstimator(Estimator):
     def _metrics(self, instead: Any) -> tuple[Metric, ...]:
         return self.metrics if instead is None else tuple(metrics_of(instead))
 
+    def _warn_of_metrics(self, metrics: Sequence[Metric]) -> None:
+        """Warn, once, that a fit without validation data computes no metrics."""
+        if metrics and not self._warned:
+            self._warned = True
+            names = ", ".join(metric.name for metric in metrics)
+            logger.warning(
+                "metrics (%s) are computed on validation data, and this fit has none. Pass validation_data= to fit, or "
+                "call evaluate.",
+                names,
+            )
+
     def _checked_callbacks(self, callbacks: Any) -> tuple[Any, ...]:
         each = tuple(listed(callbacks))
         self.learner.check_callbacks(each)
@@ -222,6 +235,12 @@ class TrainingEstimator(Estimator):
         callbacks = self._checked_callbacks(callbacks)
         source = self._source(data, spec)
         valid = None if validation_data is None else same_kind(source, self._source(validation_data, spec))
+        names = (learner or self.learner).statistics(metrics, valid is not None)
+        if names is not None:
+            check_monitors(callbacks, names)
+        _check_scores((end_trigger, checkpoint_trigger), names, valid is not None)
+        if valid is None:
+            self._warn_of_metrics(metrics)
         plan = FitPlan(
             batch_size=source.batch_size,
             seed=self.seed,
@@ -614,6 +633,24 @@ class TrainingEstimator(Estimator):
 def _synced(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the statistics over all workers as one of them tells them: the counts of rows stay its own."""
     return whole | {name: own[name] for name in ("num_samples", "val_num_samples") if name in own}
+
+
+def _check_scores(triggers: Sequence[Any], names: set[str] | None, validates: bool) -> None:
+    """Check that there will be a score for the triggers that watch one.
+
+    Args:
+        triggers: The triggers of a fit.
+        names: The names of its epochs' numbers; None if unknown.
+        validates: Whether it has validation data.
+    """
+    scores = names is None or any(name.startswith("val_") and name != "val_loss" for name in names)
+    if validates and scores:
+        return
+    if any(map(watches_score, triggers)):
+        need = "validation_data=" if scores else "metrics=" if validates else "validation_data= and metrics="
+        raise ArgumentError(
+            f"MaxScore watches the first metric of the validation, and this fit has none: it would never fire. Pass {need}."
+        )
 
 
 def same_kind(source: Source, valid: Source) -> Source:

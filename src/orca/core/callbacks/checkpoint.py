@@ -153,6 +153,11 @@ class ModelCheckpoint(Callback):
         newest = LAST if LAST in there else max(there, key=_age)
         return f"{folder.rstrip('/')}/{newest}"
 
+    @property
+    def watch(self) -> Watch | None:
+        """The number that decides which epoch is best; None if all are written."""
+        return self._watch if self.save_best_only else None
+
     def _save(self, runner: Any, name: str, epoch: int) -> None:
         """Hand the state to the writer; all ranks call it, as they give the state together."""
         payload = runner.get_state_dict()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, near
 
 MODES = ("auto", "min", "max")
 _COUNTS = {"epoch", "num_samples", "batch_count", "val_num_samples"}
@@ -21,6 +22,33 @@ def numbers_in(stats: dict[str, Any]) -> dict[str, float]:
         if name not in _COUNTS and not isinstance(value, bool) and (single or isinstance(value, Real)):
             numbers[name] = float(value)
     return numbers
+
+
+def names_of_epoch(metrics: Iterable[str], validates: bool) -> set[str]:
+    """Return the names of an epoch's numbers, given those of the metrics, before callbacks add theirs."""
+    validation = ["loss", *metrics] if validates else []
+    return {"train_loss", "last_train_loss", *(f"val_{name.lower()}" for name in validation)}
+
+
+def check_monitors(callbacks: Sequence[Any], names: set[str]) -> None:
+    """Check that epochs will have the numbers that callbacks watch.
+
+    Args:
+        callbacks: Those of a fit, in the order they are called: the user's own may add numbers for those behind them.
+        names: The names of an epoch's numbers, before callbacks add theirs.
+
+    Raises:
+        ArgumentError: They will not.
+    """
+    has_rates = False
+    for callback in callbacks:
+        if not type(callback).__module__.startswith("orca."):
+            return
+        has_rates = has_rates or type(callback).__name__ == "LearningRateMonitor"
+        watch = getattr(callback, "watch", None)
+        if watch is None or watch.monitor in names or (has_rates and watch.monitor.partition("_")[0] == "lr"):
+            continue
+        raise watch.missing("an epoch of this fit will give", names)
 
 
 def mean_of(loss: Any) -> float:
@@ -63,12 +91,19 @@ class Watch:
         """
         numbers = numbers_in(stats)
         if self.monitor not in numbers:
-            hint = "Pass validation_data to fit, or another monitor" if self.monitor.startswith("val_") else "Pass one"
-            raise ArgumentError(
-                f"{self.whose} watches {self.monitor!r}, but the epoch gave {', '.join(sorted(numbers))}. {hint}."
-            )
+            raise self.missing("the epoch gave", numbers)
         value = self.sign * numbers[self.monitor]
         better = value < self.best - (self.min_delta if math.isfinite(self.best) else 0.0)
         if better:
             self.best = value
         return better
+
+    def missing(self, words: str, names: Iterable[str]) -> ArgumentError:
+        """Return the error that an epoch has numbers of these names, and not the one that is watched."""
+        there = sorted(names)
+        unvalidated = self.monitor.startswith("val_") and not any(name.startswith("val_") for name in there)
+        remedy = "Pass validation_data to fit, or another monitor." if unvalidated else "Pass one of them as monitor."
+        return ArgumentError(
+            f"{self.whose} watches {self.monitor!r}, but {words} {', '.join(there)}."
+            f"{'' if unvalidated else near(self.monitor, there)} {remedy}"
+        )

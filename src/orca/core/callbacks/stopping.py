@@ -87,5 +87,10 @@ class EarlyStopping(Callback):
         self._watch.best, self._best = state_dict["best"], state_dict["weights"]
         self._best_epoch, self._stale_epochs = state_dict["best_epoch"], state_dict["waited"]
 
+    @property
+    def watch(self) -> Watch:
+        """The number that decides."""
+        return self._watch
+
     def _new_watch(self) -> Watch:
         return Watch("EarlyStopping", self.monitor, self.mode, self.min_delta)

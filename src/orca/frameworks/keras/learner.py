@@ -688,12 +688,19 @@ class KerasLearner(Learner):
         return rows, row, OutputSpec.of(map_tree(_to_numpy, output))
 
     def _named(self, x: Any, model: Any = None) -> Any:
-        """Return features as the model's inputs name them, where these are a dict."""
+        """Return features as the model's inputs name them: by name if these are a dict, or the columns are named alike."""
         model = self.model if model is None else model
         names = getattr(model, "_inputs_struct", getattr(model, "_nested_inputs", None))
-        if not isinstance(names, dict) or isinstance(x, dict):
+        if isinstance(x, dict):
             return x
         columns = x if isinstance(x, tuple | list) else (x,)
+        if isinstance(names, tuple | list):
+            inputs = [getattr(each, "name", None) for each in names]
+            if len(columns) != len(inputs) or len(set(inputs)) != len(inputs) or set(inputs) != set(self.features):
+                return x
+            return type(x)(columns[self.features.index(name)] for name in inputs)
+        if not isinstance(names, dict):
+            return x
         if set(self.features) != set(names):
             raise DataError(
                 f"the model's inputs are named {sorted(names)}; got the feature columns {list(self.features)}. "

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from orca.core.callbacks.numbers import names_of_epoch
 from orca.core.columns import single
 from orca.core.draws import kept_draws
 from orca.core.feed import Feed, StreamFeed
@@ -159,6 +160,12 @@ class TorchLearner(Learner):
             raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to from_torch.")
         if self.loss is None and not self._own_step:
             raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.")
+
+    def statistics(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
+        """Return the names of an epoch's numbers; None if the user's operator may add some."""
+        if self.options.operator is not None:
+            return None
+        return names_of_epoch([metric.name for metric in metrics], validates)
 
     def weight_bytes(self) -> int | None:
         """Return the bytes of the weights of a module; None where a creator makes it."""
