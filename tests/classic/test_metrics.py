@@ -32,3 +32,10 @@ def test_several_classes_count_together_as_in_torchmetrics(name: str) -> None:
 def test_area_under_the_curve_is_exact_for_any_scores(metric: Any) -> None:
     assert torch.isclose(metric(LOGITS, TRUTH), theirs.BinaryAUROC()(LOGITS.sigmoid(), TRUTH))
     assert metric.get_name() == type(metric).__name__
+
+
+@pytest.mark.parametrize("name", ["Accuracy", "BinaryAccuracy", "Precision", "Recall", "F1Score"])
+def test_outputs_are_cut_at_one_half_whatever_they_are(name: str) -> None:
+    expected = getattr(ours, name)(threshold=0.5)(LOGITS, TRUTH)
+    assert getattr(metrics, name)()(LOGITS, TRUTH) == expected
+    assert getattr(metrics, name)().resolved("sigmoid")(LOGITS, TRUTH) == expected

@@ -51,9 +51,11 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 CHANCE = rng.random(ROWS).astype(np.float32)
+LOGITS = np.log(CHANCE / (1 - CHANCE)).astype(np.float32)
 TRUTH = (rng.random(ROWS) < 0.2 + 0.6 * CHANCE).astype(np.int64)
 MANY = rng.random((ROWS, 4)).astype(np.float32)
 MANY_TRUTH = (rng.random((ROWS, 4)) < MANY).astype(np.int64)
+MANY_LOGITS = np.log(MANY / (1 - MANY)).astype(np.float32)
 CLASSES = softmax(2 * rng.normal(size=(ROWS, 9))).astype(np.float32)
 LABELS = np.where(rng.random(ROWS) < 0.4, CLASSES.argmax(1), rng.integers(0, 9, ROWS))
 ONE_HOT = np.eye(9, dtype=np.float32)[LABELS]
@@ -144,14 +146,37 @@ CASES: dict[str, tuple[Metric, np.ndarray, np.ndarray, float]] = {
     "f1": (F1Score(), CHANCE, TRUTH, f1(CHANCE, TRUTH)),
     "f1, two logits": (F1Score(), np.stack([0 * CHANCE, CHANCE - 0.5], 1), TRUTH, f1(CHANCE, TRUTH)),
     "f1, several labels": (F1Score(), MANY, MANY_TRUTH, f1(MANY, MANY_TRUTH)),
-    "auc": (AUC(), CHANCE, TRUTH, keras_auc(CHANCE, TRUTH, 200)),
+    "auc": (AUC(200), CHANCE, TRUTH, keras_auc(CHANCE, TRUTH, 200)),
     "auc, few thresholds": (AUC(7), CHANCE, TRUTH, keras_auc(CHANCE, TRUTH, 7)),
-    "auc, two classes": (AUC(), np.stack([1 - CHANCE, CHANCE], 1), TRUTH, keras_auc(CHANCE, TRUTH, 200)),
-    "auc, several labels": (AUC(), MANY, MANY_TRUTH, keras_auc(MANY, MANY_TRUTH, 200)),
-    "exact auc": (AUC(None), CHANCE, TRUTH, pairs_auc(CHANCE, TRUTH)),
-    "exact auc, ties": (AUC(None), CHANCE.round(1), TRUTH[:, None], pairs_auc(CHANCE.round(1), TRUTH)),
-    "exact auc, logits": (AUC(None), np.stack([CHANCE, 3 * CHANCE], 1), TRUTH, pairs_auc(CHANCE, TRUTH)),
-    "exact auc, several labels": (AUC(None), MANY, MANY_TRUTH, pairs_auc(MANY, MANY_TRUTH)),
+    "auc, two classes": (AUC(200), np.stack([1 - CHANCE, CHANCE], 1), TRUTH, keras_auc(CHANCE, TRUTH, 200)),
+    "auc, several labels": (AUC(200), MANY, MANY_TRUTH, keras_auc(MANY, MANY_TRUTH, 200)),
+    "exact auc": (AUC(), CHANCE, TRUTH, pairs_auc(CHANCE, TRUTH)),
+    "exact auc, ties": (AUC(), CHANCE.round(1), TRUTH[:, None], pairs_auc(CHANCE.round(1), TRUTH)),
+    "exact auc, logits": (AUC(), np.stack([CHANCE, 3 * CHANCE], 1), TRUTH, pairs_auc(CHANCE, TRUTH)),
+    "exact auc, several labels": (AUC(), MANY, MANY_TRUTH, pairs_auc(MANY, MANY_TRUTH)),
+    "accuracy, logits": (Accuracy().resolved("sigmoid"), LOGITS[:, None], TRUTH, np.mean((LOGITS > 0) == TRUTH)),
+    "accuracy, labels -1 and 1": (Accuracy(threshold=0), LOGITS, 2 * TRUTH - 1, np.mean((LOGITS > 0) == TRUTH)),
+    "accuracy, threshold": (Accuracy(threshold=0.3), CHANCE, TRUTH, np.mean((CHANCE > 0.3) == TRUTH)),
+    "binary accuracy, logits": (
+        BinaryAccuracy().resolved("sigmoid"), MANY_LOGITS, MANY_TRUTH, np.mean((MANY_LOGITS > 0) == MANY_TRUTH),
+    ),
+    "precision, logits": (Precision().resolved("sigmoid"), LOGITS, TRUTH, precision(LOGITS + 0.5, TRUTH)),
+    "recall, threshold": (Recall(threshold=0.8), CHANCE, TRUTH, recall(CHANCE - 0.3, TRUTH)),
+    "f1, logits of labels": (F1Score().resolved("sigmoid"), MANY_LOGITS, MANY_TRUTH, f1(MANY_LOGITS + 0.5, MANY_TRUTH)),
+    "f1, threshold of two classes": (
+        F1Score(0.8), np.stack([1 - CHANCE, CHANCE], 1), TRUTH, f1(np.where(CHANCE > 0.8, 1, 0), TRUTH),
+    ),
+    "auc, logits": (
+        AUC(7).resolved("sigmoid"), wide(LOGITS), TRUTH, keras_auc(1 / (1 + np.exp(-wide(LOGITS))), TRUTH, 7),
+    ),
+    "binary cross entropy, logits": (
+        BinaryCrossEntropy().resolved("sigmoid"), LOGITS, TRUTH,
+        np.mean(np.log1p(np.exp(-wide(LOGITS) * (2 * TRUTH - 1)))),
+    ),
+    "sparse cross entropy, logits": (
+        SparseCategoricalCrossEntropy().resolved("softmax"), np.log(wide(CLASSES)) + 3, LABELS,
+        np.mean(-np.log(wide(CLASSES)[np.arange(ROWS), LABELS])),
+    ),
     "function": (CustomizedMetric(f1_function), CHANCE, TRUTH, f1(CHANCE, TRUTH)),
 }  # fmt: skip
 
@@ -232,7 +257,7 @@ def test_no_rows_give_nan_without_a_warning(case: str, kind: Callable[[np.ndarra
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
 @pytest.mark.parametrize(
     "metric",
-    [Accuracy(), BinaryAccuracy(), MSE(), MAE(), AUC(), AUC(None), Precision(), F1Score(), BinaryCrossEntropy()],
+    [Accuracy(), BinaryAccuracy(), MSE(), MAE(), AUC(), AUC(200), Precision(), F1Score(), BinaryCrossEntropy()],
     ids=lambda metric: metric.name,
 )
 def test_labels_of_every_dtype_count_alike(metric: Metric, dtype: str, kind: Callable[[np.ndarray], Any]) -> None:
@@ -251,6 +276,21 @@ def test_class_numbers_of_every_dtype_count_alike(
     assert measure(metric, kind(CLASSES), kind(LABELS.astype(dtype))) == pytest.approx(
         measure(metric, CLASSES, LABELS), rel=1e-14
     )
+
+
+@pytest.mark.parametrize("metric", [Accuracy(), BinaryAccuracy(), Precision(), Recall(), F1Score()])
+def test_outputs_that_are_no_probabilities_are_refused_unless_they_are_known_as_logits(metric: Metric) -> None:
+    outside = int((abs(LOGITS - 0.5) > 0.5).sum())
+    words = rf"{metric.name} needs probabilities .*; {outside} lie outside .*BCEWithLogitsLoss.*\(threshold=0.0\)"
+    with pytest.raises(DataError, match=words):
+        measure(metric, LOGITS, TRUTH)
+    known = metric.resolved("sigmoid")
+    assert measure(known, LOGITS, TRUTH) == measure(metric, CHANCE, TRUTH)
+    assert (metric.link, known.name) == ("", metric.name)
+    with pytest.raises(DataError, match="lie outside"):  # the loss says nothing of single outputs
+        measure(metric.resolved("softmax"), LOGITS, TRUTH)
+    with pytest.raises(ArgumentError, match="threshold of .* must be a number; got 'high'. Pass 0.5"):
+        type(metric)(threshold="high")  # type: ignore[call-arg]
 
 
 def test_outputs_of_low_precision_and_with_gradients_are_measured() -> None:
@@ -273,7 +313,7 @@ def test_numpy_targets_meet_tensor_outputs_and_the_reverse() -> None:
     assert measure(MSE(), VALUES, torch.tensor(WANTED)) == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.mark.parametrize("metric", [MSE(), MAE(), BinaryAccuracy(), Accuracy(), F1Score(), AUC(), AUC(None)])
+@pytest.mark.parametrize("metric", [MSE(), MAE(), BinaryAccuracy(), Accuracy(), F1Score(), AUC(), AUC(200)])
 def test_a_column_beside_a_row_of_numbers_never_broadcasts(metric: Metric, kind: Callable[[np.ndarray], Any]) -> None:
     flat = measure(metric, kind(CHANCE), kind(TRUTH))
     assert measure(metric, kind(CHANCE[:, None]), kind(TRUTH)) == flat
@@ -367,7 +407,7 @@ def test_top5_takes_the_lower_of_equal_classes_and_refuses_nan_and_unknown_ones(
 
 
 def test_binned_auc_is_close_to_the_exact_one(kind: Callable[[np.ndarray], Any]) -> None:
-    assert measure(AUC(), kind(CHANCE), kind(TRUTH)) == pytest.approx(pairs_auc(CHANCE, TRUTH), abs=2e-3)
+    assert measure(AUC(200), kind(CHANCE), kind(TRUTH)) == pytest.approx(pairs_auc(CHANCE, TRUTH), abs=2e-3)
     assert measure(AUC(100_000), kind(CHANCE), kind(TRUTH)) == pytest.approx(pairs_auc(CHANCE, TRUTH), abs=1e-5)
 
 
@@ -427,7 +467,7 @@ def test_values_worked_out_by_hand(kind: Callable[[np.ndarray], Any]) -> None:
         (SparseCategoricalAccuracy(), CHANCE, TRUTH, r"SparseCategoricalAccuracy needs .* got output \(203,\)"),
         (CategoricalAccuracy(), CLASSES, LABELS, r"CategoricalAccuracy .* one-hot targets in the same shape \(the.*Sp"),
         (Precision(), CLASSES, LABELS, r"Precision needs targets in the shape of the outputs; got output \(203, 9\)"),
-        (AUC(), 9 * CHANCE - 4, TRUTH, r"AUC needs probabilities as outputs; \d+ lie outside .*threshold_num=None"),
+        (AUC(200), 9 * CHANCE - 4, TRUTH, r"AUC needs probabilities as outputs; \d+ lie outside .*use AUC"),
         (BinaryCrossEntropy(), 9 * CHANCE, TRUTH, r"BinaryCrossEntropy needs probabilities .* sigmoid or softmax"),
         (
             SparseCategoricalCrossEntropy(), CLASSES, LABELS + 1,

@@ -79,6 +79,15 @@ def test_the_states_of_any_parts_become_one(case: str, cuts: list[int]) -> None:
     assert again.result() == pytest.approx(expected(case), rel=1e-5)
 
 
+def test_logits_that_look_like_probabilities_are_logits_if_the_loss_says_so() -> None:
+    truth, logits = torch.tensor([1, 1, 1, 0]), torch.tensor([0.1, 0.2, 0.9, 0.3])
+    (metric,) = metrics_of(BinaryAccuracy())
+    for link, expected in (("sigmoid", 0.75), ("softmax", 0.5), ("", 0.5)):
+        meter = metric.resolved(link)
+        meter.update(logits, truth)
+        assert meter.result() == expected
+
+
 def test_labels_come_in_any_shape_and_type() -> None:
     for target in (TRUTH, TRUTH[:, None], TRUTH.float(), TRUTH[:, None].double(), TRUTH.numpy()):
         (metric,) = metrics_of(BinaryAccuracy())

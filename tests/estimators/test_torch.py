@@ -22,12 +22,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from frameworks.torch.alone import AloneEngine, needs_full_shards
 from orca import Estimator
-from orca.callbacks import Callback
-from orca.core.metrics import Accuracy
+from orca.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from orca.core.metrics import AUC, Accuracy, BinaryAccuracy, F1Score, Precision, Recall
 from orca.errors import ArgumentError, DataError, MissingDependency, OrcaError, WorkerFailed
 from orca.estimators.torch import TorchEstimator
+from orca.operator import TrainingOperator
 from orca.storage.checkpoints import newest_run, path_of, versions
-from orca.triggers import SeveralIteration
+from orca.triggers import MaxEpoch, MaxScore, Or, SeveralIteration
 
 N = 10
 X = np.random.default_rng(1).normal(size=(N, 3)).astype(np.float32)
@@ -115,6 +116,159 @@ def test_evaluate_may_be_given_other_metrics() -> None:
     made = estimator(metrics=[Accuracy()])
     assert set(made.evaluate((X, Y), validation_methods=[shift])) == {"num_samples", "val_loss", "shift"}
     assert set(made.evaluate((X, Y), validation_methods=[])) == {"num_samples", "val_loss"}
+
+
+class Exact(nn.Module):
+    """A model whose logits are right by construction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * x[:, :1]
+
+
+def still(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+SIGNS = Y.astype(np.float32)[:, None]
+DECISIONS = ["accuracy", BinaryAccuracy(), F1Score(), Precision(), Recall()]
+
+
+@pytest.mark.parametrize("loss", [nn.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss, lambda config: nn.SoftMarginLoss()])
+def test_logits_are_cut_at_0_if_the_loss_takes_them_in_fit_and_evaluate(loss: Any) -> None:
+    made = estimator(lambda config: Exact(), still, loss, metrics=DECISIONS)
+    (line,) = made.fit((X, SIGNS), batch_size=4, validation_data=(X, SIGNS))
+    stats = made.evaluate((X, SIGNS), batch_size=4)
+    for metric in made.metrics:
+        assert stats[metric.name] == line[f"val_{metric.name.lower()}"] == 1.0
+        assert metric.link == ""
+
+
+def test_scores_are_refused_if_the_loss_says_nothing_and_there_is_no_threshold() -> None:
+    def loss(output: Any, target: Any) -> Any:
+        return nn.functional.binary_cross_entropy_with_logits(output, target)
+
+    large = (20 * X, SIGNS)
+    made = estimator(lambda config: Exact(), still, loss, metrics=["accuracy", AUC()])
+    with pytest.raises(DataError, match=r"accuracy needs probabilities .*BCEWithLogitsLoss.*Accuracy\(threshold=0.0\)"):
+        made.evaluate(large)
+    stats = made.evaluate(large, validation_methods=[Accuracy(threshold=0.0), AUC()])
+    assert (stats["Accuracy"], stats["AUC"]) == (1.0, 1.0)
+
+
+def test_metrics_of_outputs_that_the_users_operator_makes_do_not_follow_the_loss() -> None:
+    class Squashed(TrainingOperator):
+        def forward_batch(self, batch: Any, batch_info: Any) -> Any:
+            x, y = batch
+            output = self.model(x)
+            return output.sigmoid(), y, self.criterion(output, y)
+
+    made = estimator(
+        lambda config: Exact(), still, nn.BCEWithLogitsLoss(), metrics=["accuracy"], training_operator_cls=Squashed
+    )
+    assert made.evaluate((X, SIGNS))["accuracy"] == 1.0
+
+
+def test_a_fit_without_validation_data_says_once_that_it_computes_no_metrics(caplog: pytest.LogCaptureFixture) -> None:
+    made = estimator(metrics=[Accuracy(), shift])
+    made.fit((X, Y), validation_data=(X, Y))
+    assert not caplog.records
+    for _ in range(2):
+        made.fit((X, Y))
+    (record,) = caplog.records
+    assert record.getMessage().startswith("metrics (Accuracy, shift) are computed on validation data, and this fit has")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"callbacks": EarlyStopping()}, "EarlyStopping watches 'val_loss', but .* Pass validation_data to fit"),
+        (
+            {"callbacks": [LearningRateMonitor(), EarlyStopping("val_acc")], "validation_data": (X, Y)},
+            "watches 'val_acc', .* last_train_loss, train_loss, val_accuracy, val_loss. Did you mean 'val_accuracy'",
+        ),
+        (
+            {"callbacks": ModelCheckpoint("c/", monitor="loss", save_best_only=True)},
+            "ModelCheckpoint watches 'loss', .* Pass one of them as monitor",
+        ),
+        ({"end_trigger": Or(MaxScore(0.5), MaxEpoch(2))}, "MaxScore watches .* never fire. Pass validation_data="),
+        (
+            {"end_trigger": MaxScore(0.5), "validation_data": (X, Y), "validation_methods": []},
+            "MaxScore watches .* never fire. Pass metrics=",
+        ),
+    ],
+)
+def test_a_number_that_no_epoch_will_have_is_refused_before_anything_starts(
+    options: dict[str, Any], words: str
+) -> None:
+    calls: list[Any] = []
+    made = estimator(lambda config: calls.append(config) or net(config), metrics=[Accuracy()])
+    with pytest.raises(ArgumentError, match=words):
+        made.fit((X, Y), **options)
+    assert not calls
+
+
+def test_numbers_that_may_come_are_watched() -> None:
+    class Adds(Callback):
+        def after_train_epoch(self, runner: Any) -> None:
+            runner.epoch_stats["extra"] = 1.0
+
+    made = estimator(metrics=[Accuracy()])
+    stops = [LearningRateMonitor(), EarlyStopping("lr", 5), EarlyStopping("val_accuracy", 5), Adds()]
+    made.fit((X, Y), validation_data=(X, Y), callbacks=[*stops, EarlyStopping("extra", 5)], end_trigger=MaxScore(2))
+
+
+def test_a_model_that_changed_since_the_last_fit_asks_for_a_new_estimator() -> None:
+    sizes = [3]
+    made = estimator(lambda config: nn.Sequential(nn.Linear(3, sizes[0]), nn.Linear(sizes[0], 2)))
+    made.fit((X, Y))
+    sizes[0] = 5
+    words = r"trained so far does not fit the model: other shapes: 0.weight \(3, 3\).*Make a new Estimator"
+    for verb in (made.fit, made.evaluate, lambda data: made.predict(data[0])):
+        with pytest.raises(ArgumentError, match=words):
+            verb((X, Y))
+
+
+def test_integer_columns_are_named_where_the_model_takes_floating_point_numbers() -> None:
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kinds, self.sizes, self.head = nn.Embedding(4, 2), nn.Linear(1, 2), nn.Linear(2, 2)
+
+        def forward(self, kind: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+            return self.head(self.kinds(kind) + self.sizes(size.reshape(-1, 1)))
+
+    frame = pd.DataFrame({"kind": np.arange(N) % 4, "age": np.arange(N), "y": Y})
+    columns = {"feature_cols": ["kind", "age"], "label_cols": "y"}
+    words = r"columns 'kind', 'age' \(int64\). Cast .*cast\('float'\)"
+    for made in (estimator(lambda config: Joined()), estimator(lambda config: Joined(), backend="bigdl")):
+        for verb in (made.fit, made.evaluate):
+            with pytest.raises(DataError, match=words):
+                verb(frame, **columns)
+        with pytest.raises(DataError, match=words):
+            made.predict(frame, feature_cols=["kind", "age"])
+    with pytest.raises(DataError, match=r"input 1 of 1 \(int64\). Pass .*x.astype\('float32'\)"):
+        estimator().fit((X.astype(np.int64), Y))
+
+
+def test_the_bigdl_backend_casts_integers_where_the_model_takes_floating_point_numbers() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(1, 2)
+
+        def forward(self, size: torch.Tensor) -> torch.Tensor:
+            return self.line(size.reshape(-1, 1))
+
+    frame = pd.DataFrame({"age": np.arange(N), "y": Y})
+    made = [estimator(lambda config: Doubled(), backend="bigdl") for _ in range(2)]
+    for each, column in zip(made, (frame, frame.astype({"age": "float32"})), strict=True):
+        each.fit(column, epochs=2, feature_cols="age", label_cols="y", shuffle=False)
+        each.predict(column, feature_cols="age")
+    assert same_weights(*made)
 
 
 def test_a_profile_tells_where_time_went() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.callbacks.numbers import names_of_epoch
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
 from orca.core.source import Batch

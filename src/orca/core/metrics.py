@@ -5,8 +5,8 @@ torchmetrics: ``accuracy(output, target)`` counts a batch and returns the value 
 of their own (``start``); their counts (``state``) are put together (``merge``). A metric keeps sums or, where it is
 no function of sums, the rows themselves; never means.
 
-A metric that compares probabilities must know whether the outputs are probabilities. The loss says it, where it is known
-(``resolved``): then logits are cut at 0. Else an output outside [0, 1] is refused, unless the user gave a threshold.
+A metric that compares probabilities must know whether outputs are some. The loss says it if it is known (``resolved``):
+then logits are cut at 0. Else outputs outside [0, 1] are refused, unless the user gave a threshold.
 
 Outputs and targets are torch tensors, or arrays, which become tensors here. Sums stay on the tensors' device, and
 ``update`` never waits for it; rows that are kept go to this machine's memory at once. Of a model with several outputs
@@ -347,9 +347,9 @@ class _BinaryDecisions(Metric):
         _refuse_outside(
             self.name,
             outside,
-            f"If they are logits, train with a loss that says so (BCEWithLogitsLoss), or write "
-            f"{type(self).__name__}(threshold=0.0); else end the model with a sigmoid, or name the threshold= above which "
-            f"an output says 1.",
+            f"If they are logits, give the Estimator a loss that says so (BCEWithLogitsLoss), or write "
+            f"{type(self).__name__}(threshold=0.0); else end the model with a sigmoid, or name the threshold= above "
+            f"which an output says 1.",
         )
 
 
@@ -376,15 +376,15 @@ class _BinaryAccuracyMetric(_BinaryDecisions, MeanMetric):
 class Accuracy(_BinaryAccuracyMetric):
     """How often the predicted class is the right one.
 
-    Outputs (n,) or (n, 1) say 1 above a threshold (integers say themselves). Of outputs (n, c) the largest class counts.
-    Classes lie on axis 1, or on the last axis where only that fits the labels. Targets are class numbers (or -1 and 1,
-    beside outputs (n,) or (n, 1)) or, in the shape of (n, c) outputs, one-hot: for several labels a row take
+    Outputs (n,) or (n, 1) say 1 above a threshold (integers say themselves). Of outputs (n, c) the largest class
+    counts. Classes lie on axis 1, or on the last axis where only that fits the labels. Targets are class numbers (or -1
+    and 1, beside outputs (n,) or (n, 1)) or, in the shape of (n, c) outputs, one-hot: for several labels a row take
     BinaryAccuracy.
 
     Args:
         zero_based_label: Whether the class numbers of (n, c) outputs start at 0; else they start at 1.
-        threshold: Where outputs (n,) or (n, 1) are cut. Unless given, at 0 if the loss of the Estimator takes logits, else
-            at 0.5, and outputs must be probabilities.
+        threshold: Where outputs (n,) or (n, 1) are cut. Unless given, at 0 if the loss of the Estimator takes logits,
+            else at 0.5, and outputs must be probabilities.
 
     Example:
         >>> accuracy = Accuracy()
@@ -606,8 +606,8 @@ class Precision(PositivesMetric):
     Outputs (n, 2) with n targets (probabilities or logits) say 1 where class 1 is the larger.
 
     Args:
-        threshold: Above which output it says 1; of (n, 2) outputs, above which probability of class 1. Unless given, 0 if
-            the loss of the Estimator takes logits, else 0.5, and outputs must be probabilities.
+        threshold: Above which output it says 1; of (n, 2) outputs, above which probability of class 1. Unless given,
+            0 if the loss of the Estimator takes logits, else 0.5, and outputs must be probabilities.
     """
 
     weights = (1.0, 0.0)
@@ -711,7 +711,9 @@ class AUC(ROC):
             false, true, thresholds = _curve(counts, outside)
             has_nan = (thresholds != thresholds).any()
         else:
-            advice = "End the model with a sigmoid or softmax, or use AUC(), without threshold_num, which takes any scores."
+            advice = (
+                "End the model with a sigmoid or softmax, or use AUC(), without threshold_num, which takes any scores."
+            )
             _refuse_outside(self.name, outside, advice)
             counts = counts.reshape(2, -1)
             has_nan = counts[:, 0].any()  # bin 0 holds nan alone; else it is the point of no positives

@@ -6,8 +6,8 @@ process group, and must not look for one.
 
 Metrics of classification take probabilities or logits, and tell them apart by each batch that they are fed: values
 outside of 0 and 1 are logits. How rows are cut into batches, which ranks do, would decide on the result: logits of a
-few rows may all lie between 0 and 1. So such a metric counts both ways until some rank has seen a logit, unless the loss
-says that all of them are.
+few rows may all lie between 0 and 1. So such a metric counts both ways until some rank has seen a logit, unless the
+loss says that all of them are.
 """
 
 from __future__ import annotations

@@ -172,8 +172,10 @@ class KerasEstimator(TrainingEstimator):
             validation_steps: Steps of a validation; all of the data unless given.
             validation_freq: Validate every n-th epoch, or after the epochs of these numbers, counted from 1.
             data_config: The argument of data creators in place of `config`.
-            feature_cols: Columns that become the model's inputs, in this order (or by their names, for a dict).
-            label_cols: Columns the outputs are compared with.
+            feature_cols: Columns that become the model's inputs: by name if the inputs have these names, else in this
+                order.
+            label_cols: Columns the outputs are compared with: by name if the outputs have these names, else in this
+                order.
             shuffle: Whether each epoch reads in a new order; a tf.data.Dataset decides for itself.
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
             profile: Whether to add a `profile` with where time went, a list of one dict an epoch.
@@ -205,7 +207,7 @@ class KerasEstimator(TrainingEstimator):
             data,
             validation_data,
             spec,
-            learner=replace(self.learner, features=spec.columns.features, class_weight=_class_weight(class_weight)),
+            learner=replace(self._named(spec), class_weight=_class_weight(class_weight)),
             settings=self._settings(verbose),
             checkpoint_trigger=checkpoint_trigger,
             keep_checkpoints=keep_checkpoints,
@@ -226,6 +228,10 @@ class KerasEstimator(TrainingEstimator):
         if self.model_dir is not None:
             self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._current().epoch}")
         return _statistics(histories[0].epochs)
+
+    def _named(self, spec: DataSpec) -> KerasLearner:
+        """Return the learner, which knows the names of the columns."""
+        return replace(self.learner, features=spec.columns.features, labels=spec.columns.labels)
 
     def _settings(self, verbose: int) -> Settings:
         return replace(self.settings, progress=self.settings.progress and verbose == 1)
@@ -268,7 +274,7 @@ class KerasEstimator(TrainingEstimator):
             data,
             spec,
             steps if num_steps is None else num_steps,
-            learner=replace(self.learner, features=spec.columns.features),
+            learner=self._named(spec),
             settings=self._settings(verbose),
             callbacks=callbacks,
         )
@@ -311,8 +317,7 @@ class KerasEstimator(TrainingEstimator):
             raise NotYet("predict: callbacks are not built yet; leave them out.")
         spec = self._keras_spec(data_config, batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
         spec = replace(spec, steps=None if steps is None else positive("steps", steps))
-        learner = replace(self.learner, features=spec.columns.features)
-        return self._source(data, spec).answer(self._answers(learner, spec), self.engine)
+        return self._source(data, spec).answer(self._answers(self._named(spec), spec), self.engine)
 
     def get_model(self, sample_input: Any = None, set_weights: bool = True) -> Any:
         """Return the model, compiled as it was, with its trained weights and the optimizer's state.

@@ -173,7 +173,8 @@ class TorchEstimator(TrainingEstimator):
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
         source = self._source(data, spec)
         callbacks = listed(callbacks)
-        task = self._answers(self.learner.for_answers(callbacks, precision), spec)
+        learner = self.learner.with_columns(spec.columns.features).for_answers(callbacks, precision)
+        task = self._answers(learner, spec)
         # Callbacks may change an answer: its shape is known only then.
         return source.answer(replace(task, output=None) if callbacks else task, self.engine)
 

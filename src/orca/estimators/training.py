@@ -158,6 +158,7 @@ class TrainingEstimator(Estimator):
             data,
             validation_data,
             spec,
+            learner=self.learner.with_columns(spec.columns.features),
             metrics=self._metrics(validation_methods),
             checkpoint_trigger=checkpoint_trigger,
             keep_checkpoints=keep_checkpoints,
@@ -407,7 +408,10 @@ class TrainingEstimator(Estimator):
         """
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         metrics = self._metrics(validation_methods if validation_metrics is None else validation_metrics)
-        statistics = self._evaluate(data, spec, num_steps, metrics, profile=profile, callbacks=callbacks)
+        learner = self.learner.with_columns(spec.columns.features)
+        statistics = self._evaluate(
+            data, spec, num_steps, metrics, learner=learner, profile=profile, callbacks=callbacks
+        )
         if reduce_results:
             return statistics[0][0]
         return [_synced(whole, own) if self.sync_stats else own for whole, own in statistics]
@@ -468,7 +472,8 @@ class TrainingEstimator(Estimator):
             with one more column an output, computed lazily.
         """
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
-        return self._source(data, spec).answer(self._answers(self.learner, spec), self.engine)
+        learner = self.learner.with_columns(spec.columns.features)
+        return self._source(data, spec).answer(self._answers(learner, spec), self.engine)
 
     def explain(
         self,
@@ -649,7 +654,8 @@ def _check_scores(triggers: Sequence[Any], names: set[str] | None, validates: bo
     if any(map(watches_score, triggers)):
         need = "validation_data=" if scores else "metrics=" if validates else "validation_data= and metrics="
         raise ArgumentError(
-            f"MaxScore watches the first metric of the validation, and this fit has none: it would never fire. Pass {need}."
+            "MaxScore watches the first metric of the validation, and this fit has none: it would never fire. Pass "
+            f"{need}."
         )
 
 

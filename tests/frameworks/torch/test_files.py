@@ -343,6 +343,21 @@ def test_code_in_a_file_is_never_run(tmp_path: Path) -> None:
     assert trace.exists()
 
 
+def test_a_whole_module_whose_class_is_not_defined_here_asks_for_it(tmp_path: Path, run_program: Any) -> None:
+    path = tmp_path / "whole.pt"
+    program = f"""
+        import torch
+
+        class Net(torch.nn.Linear):
+            pass
+
+        torch.save(Net(2, 1), {str(path)!r})
+    """
+    run_program(program)
+    with pytest.raises(ArgumentError, match="holds a whole pickled module, .*'Net'.*Define or import the class"):
+        load_file(str(path), weights_only=False)
+
+
 def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="there is no saved model at .*nowhere.pt. Check the path"):
         load_file(str(tmp_path / "nowhere.pt"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,16 @@ from torch.nn import functional as F
 
 from orca.errors import DataError
 from orca.frameworks.torch.batch_loss import BatchLoss
-from orca.frameworks.torch.targets import Classes, align, align_all, align_trees, check_shapes, takes, takes_classes
+from orca.frameworks.torch.targets import (
+    Classes,
+    align,
+    align_all,
+    align_trees,
+    check_shapes,
+    link_of,
+    takes,
+    takes_classes,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +28,39 @@ from orca.frameworks.torch.targets import Classes, align, align_all, align_trees
 )
 def test_losses_of_class_numbers_are_known(loss: Any) -> None:
     assert takes_classes(loss)
+
+
+class Smooth(nn.BCEWithLogitsLoss):
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return super().forward(output, 0.9 * target + 0.05)
+
+
+@pytest.mark.parametrize(
+    ("loss", "link"),
+    [
+        (nn.BCEWithLogitsLoss(), "sigmoid"),
+        (Smooth(), "sigmoid"),
+        (F.binary_cross_entropy_with_logits, "sigmoid"),
+        (partial(F.binary_cross_entropy_with_logits, pos_weight=torch.ones(1)), "sigmoid"),
+        (nn.MultiLabelSoftMarginLoss(), "sigmoid"),
+        (nn.SoftMarginLoss(), "sigmoid"),
+        (nn.CrossEntropyLoss(), "softmax"),
+        (partial(F.cross_entropy, label_smoothing=0.1), "softmax"),
+        (nn.BCELoss(), ""),
+        (nn.MSELoss(), ""),
+        (nn.NLLLoss(), ""),
+        (nn.MultiLabelMarginLoss(), ""),
+        (lambda output, target: F.binary_cross_entropy_with_logits(output, target), ""),
+        (None, ""),
+    ],
+)
+def test_a_loss_of_torch_says_whether_it_takes_logits(loss: Any, link: str) -> None:
+    assert link_of(loss) == link
+
+
+def test_the_focal_loss_of_torchvision_takes_logits() -> None:
+    focal = pytest.importorskip("torchvision.ops").sigmoid_focal_loss
+    assert link_of(focal) == link_of(partial(focal, reduction="mean")) == "sigmoid"
 
 
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.BCELoss(), nn.BCEWithLogitsLoss(), F.mse_loss, lambda o, t: o, None])

@@ -77,7 +77,8 @@ class KerasLearner(Learner):
         config: The argument of the creators; its inter_op_parallelism and intra_op_parallelism set TensorFlow's
             threads.
         sync_batch_norm: Whether batch normalization sees the rows of all ranks.
-        features: The names of the feature columns, for models whose inputs are a dict.
+        features: The names of the feature columns, for models whose inputs have names.
+        labels: The names of the label columns, for models whose outputs have names.
         class_weight: Class number -> weight of its rows.
         environment: Variables that select a Keras, as they were on the driver.
         sync: "horovod" for Horovod's collectives; any other word for the world's own.
@@ -89,6 +90,7 @@ class KerasLearner(Learner):
     config: dict[str, Any] = field(default_factory=dict)
     sync_batch_norm: bool = True
     features: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     class_weight: dict[int, float] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     sync: str = "replicated"
@@ -523,7 +525,8 @@ class KerasLearner(Learner):
     def _step(self, kind: str, batch: Batch) -> tuple[Any, Any]:
         """Run one training or test step; return (logs, loss of this rank's rows)."""
         weights = self._weights(batch) if kind == "train" else batch.weights
-        parts = {"x": self._named(batch.x), "y": batch.y, "weights": weights}
+        labels = _by_name(batch.y, self.labels, getattr(self.model, "output_names", None) or ())
+        parts = {"x": self._named(batch.x), "y": labels, "weights": weights}
         tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
         if "y" not in tree and _compares(self.model):
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
@@ -688,17 +691,14 @@ class KerasLearner(Learner):
         return rows, row, OutputSpec.of(map_tree(_to_numpy, output))
 
     def _named(self, x: Any, model: Any = None) -> Any:
-        """Return features as the model's inputs name them: by name if these are a dict, or the columns are named alike."""
+        """Return features as the model's inputs name them: a dict, or the columns of these names in their order."""
         model = self.model if model is None else model
         names = getattr(model, "_inputs_struct", getattr(model, "_nested_inputs", None))
         if isinstance(x, dict):
             return x
         columns = x if isinstance(x, tuple | list) else (x,)
         if isinstance(names, tuple | list):
-            inputs = [getattr(each, "name", None) for each in names]
-            if len(columns) != len(inputs) or len(set(inputs)) != len(inputs) or set(inputs) != set(self.features):
-                return x
-            return type(x)(columns[self.features.index(name)] for name in inputs)
+            return _by_name(x, self.features, [getattr(each, "name", None) for each in names])
         if not isinstance(names, dict):
             return x
         if set(self.features) != set(names):
@@ -725,6 +725,13 @@ class KerasLearner(Learner):
 
     def _tensors(self, tree: Any) -> Any:
         return map_tree(lambda leaf: _tensor(leaf, self.floatx), tree)
+
+
+def _by_name(columns: Any, names: Sequence[str], order: Sequence[Any]) -> Any:
+    """Return columns in the order of a model's inputs or outputs, if they have just these names; else as they are."""
+    if not isinstance(columns, tuple | list) or len(columns) != len(order) or {*names} != {*order}:
+        return columns
+    return [columns[names.index(name)] for name in order] if len({*order}) == len(order) else columns
 
 
 def _check_backend(model: Any) -> None:

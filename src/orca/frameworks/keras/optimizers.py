@@ -163,14 +163,14 @@ def assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, w
     if len(variables) != len(arrays):
         raise ArgumentError(
             f"{whose} has {len(variables)} {word}s, but {len(arrays)} came. They belong to another model or optimizer: "
-            "build and compile it as it was when they were saved."
+            "build and compile it as it was when they were saved, or make a new Estimator for the new one."
         )
     for number, (variable, array) in enumerate(zip(variables, arrays, strict=True)):
         if tuple(variable.shape) != tuple(np.shape(array)):
             raise ArgumentError(
                 f"{word} {number} of {whose} ({getattr(variable, 'path', variable.name)}) has the shape "
                 f"{tuple(variable.shape)}, but one of the shape {tuple(np.shape(array))} came. They belong to another "
-                "model: build it as it was when they were saved."
+                "model: build it as it was when they were saved, or make a new Estimator for the new one."
             )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)

@@ -116,7 +116,26 @@ def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
         raise ArgumentError("the optimizer has none of the model's parameters. Make it with model.parameters().")
 
 
-def check_fits(net: nn.Module, weights: Any, name: str) -> None:
+def load_weights(net: nn.Module, weights: Any) -> None:
+    """Give a module the weights that the Estimator has trained.
+
+    Raises:
+        ArgumentError: They are those of another model: the user changed its class or its creator since.
+    """
+    try:
+        net.load_state_dict(weights)
+    except RuntimeError:
+        remedy = "Its class or creator has changed since. Make a new Estimator for the new model."
+        check_fits(net, weights, "what this Estimator has trained so far", remedy)
+        raise
+
+
+def check_fits(
+    net: nn.Module,
+    weights: Any,
+    name: str,
+    remedy: str = "The weights stay as they were. Build the model as it was when it was saved.",
+) -> None:
     """Check that a module takes these weights; it is not changed."""
     own, others = net.state_dict(), weights if isinstance(weights, Mapping) else {}
     missing, foreign = [key for key in own if key not in others], sorted(key for key in others if key not in own)
@@ -135,10 +154,7 @@ def check_fits(net: nn.Module, weights: Any, name: str) -> None:
     except Exception as error:
         parts = (("it lacks", missing), ("the model has no", foreign), ("other shapes:", shapes))
         differences = "; ".join(f"{words} {_few(keys)}" for words, keys in parts if keys)
-        raise ArgumentError(
-            f"{name} does not fit the model: {differences}. The weights stay as they were. Build the model as it was "
-            "when it was saved."
-        ) from error
+        raise ArgumentError(f"{name} does not fit the model: {differences}. {remedy}") from error
 
 
 def _few(things: list[str], most: int = 3) -> str:

@@ -26,7 +26,7 @@ from orca.core.metrics import Metric
 from orca.core.source import Batch
 from orca.core.state import Losses, OutputSpec, State
 from orca.core.world import World
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.batch_loss import BatchLoss, Tally, scalar
 from orca.frameworks.torch.batchnorm import Statistics
 from orca.frameworks.torch.build import (
@@ -37,6 +37,7 @@ from orca.frameworks.torch.build import (
     check_fits,
     check_kinds,
     check_linked,
+    load_weights,
     scheduler_state,
 )
 from orca.frameworks.torch.files import write_method
@@ -57,7 +58,9 @@ from orca.frameworks.torch.tensors import (
     copied,
     device_of,
     first_row,
+    floats,
     full,
+    integer_inputs,
     pieces_of,
     squeezed,
     template_of,
@@ -89,6 +92,7 @@ class TorchLearner(Learner):
         hook: Called on each rank before anything else.
         options: How to train beyond the plain step.
         callbacks: Callbacks of predictions.
+        features: The names of the feature columns, for messages; () for data without columns.
     """
 
     model: Any
@@ -99,6 +103,7 @@ class TorchLearner(Learner):
     hook: Callable[[], None] | None = None
     options: Options = field(default_factory=Options)
     callbacks: tuple[Any, ...] = ()
+    features: tuple[str, ...] = ()
     framework: ClassVar[str] = "torch"
     numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
     warned = False  # that the last thing in an item is taken for a label
@@ -161,6 +166,10 @@ class TorchLearner(Learner):
         if self.loss is None and not self._own_step:
             raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.")
 
+    def with_columns(self, features: tuple[str, ...]) -> TorchLearner:
+        """Return this learner for data whose feature columns have these names."""
+        return replace(self, features=features)
+
     def statistics(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
         """Return the names of an epoch's numbers; None if the user's operator may add some."""
         if self.options.operator is not None:
@@ -187,7 +196,7 @@ class TorchLearner(Learner):
         own = listed(self.model)
         nets = [copy.deepcopy(net) if any(net is one for one in own) else net for net in self._made()]
         for net, weights in zip(nets, state.payload.get("averages") or state.payload["models"], strict=True):
-            net.load_state_dict(weights)
+            load_weights(net, weights)
         return single(nets)
 
     def check_state(self, state: State, name: str) -> None:
@@ -257,6 +266,7 @@ class TorchLearner(Learner):
         self.average: AveragedModel | None = None
         self.operator: TrainingOperator | None = None
         self.resident = False  # whether the rows to train on are on the device
+        self.casts_integers = False  # whether the model takes floating-point numbers where the data has integers
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model, loss and optimizer on this rank, with the same weights everywhere."""
@@ -682,7 +692,7 @@ class TorchLearner(Learner):
     def forward(self, runner: TorchRunner) -> None:
         """Compute output and loss of the runner's batch."""
         *features, target = runner.batch
-        runner.output = call(runner.model, features)
+        runner.output = self._called(runner.model, features)
         outputs, targets = self.measure.pair(runner.output, target)
         _, runner.target = self.measure.trees(outputs, targets)
         runner.loss = self.measure(outputs, targets)
@@ -816,7 +826,7 @@ class TorchLearner(Learner):
         if self.operator is not None and overrides(type(self.operator), "predict_batch"):
             runner.output = self.operator.predict_batch(runner.batch)
         else:
-            runner.output = call(self.judge, runner.batch)
+            runner.output = self._called(self.judge, runner.batch)
         if self.options.squeeze:
             runner.output = map_tree(squeezed, runner.output)
 
@@ -892,7 +902,7 @@ class TorchLearner(Learner):
         self._begin_blank()
         if state:
             for net, weights in zip(self.nets, state.payload["models"], strict=True):
-                net.load_state_dict(weights)
+                load_weights(net, weights)
         if self.options.compiled:
             for net in self.nets:
                 _compile(net, self.options.compiled if isinstance(self.options.compiled, dict) else {})
@@ -972,7 +982,29 @@ class TorchLearner(Learner):
     def _forward(self, module: nn.Module, x: Any) -> Any:
         if self.sample is None:
             self.sample = first_row(x)
-        return call(module, self.place.features(x))
+        return self._called(module, self.place.features(x))
+
+    def _called(self, module: nn.Module, x: Any) -> Any:
+        """Call a model; integers for floating-point numbers are refused, or cast if the sync is BigDL's."""
+        if self.casts_integers:
+            x = floats(x)
+        try:
+            return call(module, x)
+        except RuntimeError as error:
+            mismatch = integer_inputs(error, x, self.features)
+            if mismatch is None:
+                raise
+            if self.sync != "sharded":
+                raise mismatch from error
+            output = self._called_with_floats(module, x, mismatch)
+        self.casts_integers = True
+        return output
+
+    def _called_with_floats(self, module: nn.Module, x: Any, mismatch: DataError) -> Any:
+        try:
+            return call(module, floats(x))
+        except RuntimeError as error:  # another of its layers takes integers
+            raise mismatch from error
 
     def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
         """Describe a row, and the model's answer for it: a model in training may give something else."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,6 +18,10 @@ from orca.core.world import World
 from orca.errors import DataError
 from orca.rows.tree import cut_rows, flatten, listed, map_tree
 
+# Words of torch when a layer of floating-point weights gets integers.
+_MISMATCH = re.compile(
+    "same dtype|scalar type|should be the same|must have the type|not implemented for '(Long|Int|Short|Char|Byte|Bool)'"
+)
 HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -94,6 +100,40 @@ def answering_device(gpu: str | None) -> torch.device:
 def call(module: nn.Module, x: Any) -> Any:
     """Call a model: several features are its arguments."""
     return module(*x) if isinstance(x, tuple | list) else module(x)
+
+
+def integer_inputs(error: Exception, x: Any, columns: Sequence[str]) -> DataError | None:
+    """Return the error that a model got integers where it computes in floating-point numbers; None for another one.
+
+    Args:
+        error: The error of its forward pass.
+        x: Its inputs, tensors.
+        columns: The names of the columns that these are; () for data without columns.
+    """
+    words = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    if not _MISMATCH.search(words) or "indices" in words:  # those of an embedding must be integers
+        return None
+    leaves = flatten(x)[0]
+    places = [place for place, leaf in enumerate(leaves) if not (leaf.is_floating_point() or leaf.is_complex())]
+    if not places:
+        return None
+    if len(columns) == len(leaves):
+        names = [columns[place] for place in places]
+        what = f"the column{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
+        remedy = f"Cast integers, for instance df.withColumn({names[0]!r}, col({names[0]!r}).cast('float'))"
+    else:
+        what = f"input {', '.join(str(place + 1) for place in places)} of {len(leaves)}"
+        remedy = "Pass floating-point numbers, for instance x.astype('float32')"
+    kinds = ", ".join(sorted({str(leaves[place].dtype).removeprefix("torch.") for place in places}))
+    return DataError(
+        f"a layer of the model takes floating-point numbers and got integers: {what} ({kinds}). {remedy}, or call "
+        f".float() in the model's forward. (torch: {words})"
+    )
+
+
+def floats(x: Any) -> Any:
+    """Return a tree of tensors with integers as floating-point numbers."""
+    return map_tree(lambda leaf: leaf if leaf.is_floating_point() else leaf.to(torch.get_default_dtype()), x)
 
 
 def twice(tree: Any) -> Any:
