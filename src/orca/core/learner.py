@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from orca.core.callbacks.hooks import Hooks
+from orca.core.callbacks.numbers import check_monitors
 from orca.core.callbacks.runner import Runner
 from orca.core.feed import Feed, StreamFeed
 from orca.core.metrics import Metric
@@ -41,6 +42,7 @@ class FitPlan:
         initial_epoch: The number of the first epoch, for callbacks that count them.
         callbacks: Callbacks: ours, which the loop calls, or those of a framework that has its own.
         weighted: Whether every row brings a weight.
+        validates: Whether there is validation data.
         checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
         checkpoint_folder: The folder of checkpoints.
         checkpoint_keep: How many of the newest checkpoints stay; None for all.
@@ -63,6 +65,7 @@ class FitPlan:
     initial_epoch: int = 0
     callbacks: tuple[Any, ...] = ()
     weighted: bool = False
+    validates: bool = False
     checkpoint_trigger: Trigger | None = None
     checkpoint_folder: str = ""
     checkpoint_keep: int | None = None
@@ -170,6 +173,16 @@ class Learner(Predictor):
         None if they are known only when an epoch has ended.
         """
         return None
+
+    def check_monitors(self, callbacks: Sequence[Any], metrics: Sequence[Metric], validates: bool) -> None:
+        """Check that epochs will have the numbers that callbacks watch, as far as that can be told here.
+
+        Raises:
+            ArgumentError: They will not; names those that there are.
+        """
+        names = self.statistics(metrics, validates)
+        if names is not None:
+            check_monitors(callbacks, names)
 
     def weight_bytes(self) -> int | None:
         """Return the bytes of the weights; None where the model would have to be built to tell."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from orca.core.callbacks.numbers import check_monitors
 from orca.core.engine import Engine, Settings
 from orca.core.learner import FitPlan, Learner
 from orca.core.loop import History
@@ -236,9 +235,9 @@ class TrainingEstimator(Estimator):
         callbacks = self._checked_callbacks(callbacks)
         source = self._source(data, spec)
         valid = None if validation_data is None else same_kind(source, self._source(validation_data, spec))
-        names = (learner or self.learner).statistics(metrics, valid is not None)
-        if names is not None:
-            check_monitors(callbacks, names)
+        learner = learner or self.learner
+        learner.check_monitors(callbacks, metrics, valid is not None)
+        names = learner.statistics(metrics, valid is not None)
         _check_scores((end_trigger, checkpoint_trigger), names, valid is not None)
         if valid is None:
             self._warn_of_metrics(metrics)
@@ -246,13 +245,14 @@ class TrainingEstimator(Estimator):
             batch_size=source.batch_size,
             seed=self.seed,
             weighted=spec.weighted,
+            validates=valid is not None,
             end_trigger=None if end_trigger is None else trigger_of(end_trigger),
             callbacks=callbacks,
             epochs=epochs,
             **more,
         )
         state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume, max_failures)
-        job = FitJob(learner or self.learner, plan, metrics, state and state.to_send())
+        job = FitJob(learner, plan, metrics, state and state.to_send())
         results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
         self._state = next(state for _, state in results if state is not None)
         if plan.stores:

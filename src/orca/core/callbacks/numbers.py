@@ -48,7 +48,18 @@ def check_monitors(callbacks: Sequence[Any], names: set[str]) -> None:
         watch = getattr(callback, "watch", None)
         if watch is None or watch.monitor in names or (has_rates and watch.monitor.partition("_")[0] == "lr"):
             continue
-        raise watch.missing("an epoch of this fit will give", names)
+        raise missing_number(watch.whose, watch.monitor, "an epoch of this fit will give", names)
+
+
+def missing_number(whose: str, monitor: str, words: str, names: Iterable[str]) -> ArgumentError:
+    """Return the error that a callback watches one number, and an epoch has those of other names."""
+    there = sorted(names)
+    unvalidated = monitor.startswith("val_") and not any(name.startswith("val_") for name in there)
+    remedy = "Pass validation_data to fit, or another monitor." if unvalidated else "Pass one of them as monitor."
+    return ArgumentError(
+        f"{whose} watches {monitor!r}, but {words} {', '.join(there)}."
+        f"{'' if unvalidated else near(monitor, there)} {remedy}"
+    )
 
 
 def mean_of(loss: Any) -> float:
@@ -91,19 +102,9 @@ class Watch:
         """
         numbers = numbers_in(stats)
         if self.monitor not in numbers:
-            raise self.missing("the epoch gave", numbers)
+            raise missing_number(self.whose, self.monitor, "the epoch gave", numbers)
         value = self.sign * numbers[self.monitor]
         better = value < self.best - (self.min_delta if math.isfinite(self.best) else 0.0)
         if better:
             self.best = value
         return better
-
-    def missing(self, words: str, names: Iterable[str]) -> ArgumentError:
-        """Return the error that an epoch has numbers of these names, and not the one that is watched."""
-        there = sorted(names)
-        unvalidated = self.monitor.startswith("val_") and not any(name.startswith("val_") for name in there)
-        remedy = "Pass validation_data to fit, or another monitor." if unvalidated else "Pass one of them as monitor."
-        return ArgumentError(
-            f"{self.whose} watches {self.monitor!r}, but {words} {', '.join(there)}."
-            f"{'' if unvalidated else near(self.monitor, there)} {remedy}"
-        )

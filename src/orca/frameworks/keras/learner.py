@@ -33,6 +33,7 @@ from orca.frameworks.keras.draws import StepDraws, forget_names, seeded, set_see
 from orca.frameworks.keras.graphs import Graphs
 from orca.frameworks.keras.logs import LastLogs, plain_logs
 from orca.frameworks.keras.memory import Memory, continue_logs
+from orca.frameworks.keras.monitors import check_names, check_validated, has_own_logs
 from orca.frameworks.keras.optimizers import (
     OptimizerState,
     optimizer_state,
@@ -80,6 +81,8 @@ class KerasLearner(Learner):
         features: The names of the feature columns, for models whose inputs have names.
         labels: The names of the label columns, for models whose outputs have names.
         class_weight: Class number -> weight of its rows.
+        own_logs: Whether the model's own steps may log other numbers than its loss and metrics; None if it is made by
+            the creator.
         environment: Variables that select a Keras, as they were on the driver.
         sync: "horovod" for Horovod's collectives; any other word for the world's own.
     """
@@ -92,6 +95,7 @@ class KerasLearner(Learner):
     features: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     class_weight: dict[int, float] | None = None
+    own_logs: bool | None = None
     environment: dict[str, str] = field(default_factory=dict)
     sync: str = "replicated"
     framework = "keras"
@@ -121,7 +125,7 @@ class KerasLearner(Learner):
         if is_model(model):
             _check_family(model, sync)
             _check_layers(model)
-            return cls(None, pack(model), compile_args, **options)
+            return cls(None, pack(model), compile_args, own_logs=has_own_logs(model), **options)
         if not callable(model):
             raise ArgumentError(
                 f"the model must be a Keras model or a function (config) that returns one; got {type(model).__name__}."
@@ -146,6 +150,11 @@ class KerasLearner(Learner):
                     f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as "
                     "[EarlyStopping(patience=2)]."
                 )
+
+    def check_monitors(self, callbacks: Sequence[Any], metrics: Sequence[Metric], validates: bool) -> None:
+        """Check that there is a validation if callbacks watch one; other names are checked after the first step."""
+        if self.own_logs is False:
+            check_validated(callbacks, validates)
 
     def build(self, state: State, sample: Any = None) -> Any:
         """Return a model of its own with the weights of a state, made whole by a sample where it needs one."""
@@ -238,6 +247,8 @@ class KerasLearner(Learner):
                 logs, _ = self._step("train", batch)
             if self.earlier:
                 logs = self._with_earlier(logs)
+            if not losses.steps and not has_own_logs(self.model):
+                check_names(plan.callbacks, logs, plan.validates)
             last.hear(logs, batch)
             loss = self._step_loss(logs)
             losses.add(loss * batch.rows, batch.rows, batch.rows)
