@@ -175,7 +175,7 @@ CASES: dict[str, tuple[Metric, np.ndarray, np.ndarray, float]] = {
     ),
     "sparse cross entropy, logits": (
         SparseCategoricalCrossEntropy().resolved("softmax"), np.log(wide(CLASSES)) + 3, LABELS,
-        np.mean(-np.log(wide(CLASSES)[np.arange(ROWS), LABELS])),
+        np.mean(-np.log(softmax(np.log(wide(CLASSES)))[np.arange(ROWS), LABELS])),
     ),
     "function": (CustomizedMetric(f1_function), CHANCE, TRUTH, f1(CHANCE, TRUTH)),
 }  # fmt: skip

@@ -22,6 +22,7 @@ import tf_keras
 from orca import Estimator
 from orca.errors import ArgumentError, LossNotFinite, MissingDependency, NotYet, OrcaError, WorkerFailed
 from orca.estimators.keras import KerasEstimator
+from orca.triggers import MaxScore
 
 pytestmark = pytest.mark.timeout(200)
 RNG = np.random.default_rng(0)
@@ -649,6 +650,34 @@ def test_models_with_several_inputs_and_outputs() -> None:
     expected = est.get_model().predict((X, RIGHT), verbose=0)
     np.testing.assert_allclose(total, expected[0], atol=1e-5)
     np.testing.assert_allclose(scores, expected[1], atol=1e-5)
+
+
+def test_label_columns_named_as_the_outputs_meet_them_by_name() -> None:
+    frame = pd.DataFrame({"left": list(X), "right": list(RIGHT), "total": TOTALS[:, 0], "scores": list(SCORES)})
+    est = estimator(model_creator=two_inputs_two_outputs, workers_per_node=1)
+    stats = [
+        est.evaluate(frame, BATCH, feature_cols=["left", "right"][::step], label_cols=["total", "scores"][::step])
+        for step in (1, -1)
+    ]
+    assert stats[0] == stats[1]
+
+
+def test_callbacks_that_watch_what_no_epoch_will_have_are_refused() -> None:
+    stops = keras.callbacks.EarlyStopping
+    with pytest.raises(ArgumentError, match="EarlyStopping watches 'val_loss', .* Pass validation_data to fit"):
+        estimator(model_creator=None, keras_model=classifier({})).fit((X, Y), callbacks=[stops()])
+    est = estimator(workers_per_node=1)
+    words = (
+        "ReduceLROnPlateau watches 'val_acc', .* accuracy, loss, val_accuracy, val_loss. Did you mean 'val_accuracy'"
+    )
+    with pytest.raises(OrcaError, match=words):
+        est.fit((X, Y), validation_data=(X, Y), callbacks=[keras.callbacks.ReduceLROnPlateau("val_acc")])
+    watched = [stops("accuracy", patience=9), stops("val_accuracy", patience=9), stops("learning_rate", patience=9)]
+    stats = est.fit(
+        (X, Y), 5, validation_data=(X, Y), callbacks=[keras.callbacks.LearningRateScheduler(abs), *watched],
+        end_trigger=MaxScore(0.0),
+    )  # fmt: skip
+    assert len(stats["loss"]) == 1  # the validation's first metric is the score
 
 
 def test_models_with_named_inputs_and_outputs() -> None:

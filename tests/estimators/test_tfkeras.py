@@ -94,6 +94,7 @@ def test_a_model_that_is_built_in_a_graph_trains_there(tmp_path: Path) -> None:
         "scores True ['accuracy', 'loss', 'mae']",
         "predictions True",
         "weights True",
+        "metrics by output ['loss', 'q_accuracy', 'q_mae'] True",
         "checkpoint True",
         "model True",
         "optim method True",

@@ -53,6 +53,15 @@ class AUC(ours.AUC):
         super().__init__(threshold_num=None)
 
 
+class KerasAUC(ours.AUC):
+    """The area under the ROC curve of the Keras-style API, at 200 thresholds unless told otherwise."""
+
+    name = "AUC"
+
+    def __init__(self, threshold_num: int | None = 200) -> None:
+        super().__init__(threshold_num)
+
+
 class AUROC(AUC):
     """AUC under the name of pytorch_metrics."""
 

@@ -147,7 +147,7 @@ def test_fit_resumed_for_more_epochs_has_the_best_weights_of_those_before(tmp_pa
 def test_number_that_is_not_there_is_told_with_those_that_are() -> None:
     words = r"EarlyStopping watches 'val_loss', but the epoch gave .*train_loss\. Pass validation_data to fit"
     with pytest.raises(CallbackFailed, match=words):
-        fit(estimator(), Callback(), EarlyStopping())  # which the one before it might have added
+        fit(estimator(), Say("extra", 1.0), EarlyStopping())  # which the one before it might have added
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,23 @@ def test_values_and_names_that_do_not_fit_are_said() -> None:
         plain(np.zeros((2, 4), "datetime64[s]"))
     with pytest.raises(WorkerFailed, match="the model is not compiled"):
         fit(learner_of(named), 12, 11)
+
+
+@pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_columns_named_as_the_inputs_meet_them_by_name(family: Any) -> None:
+    def creator(config: Any) -> Any:
+        a, b = family.Input((1,), name="a"), family.Input((1,), name="b")
+        return family.Model([a, b], family.layers.Dense(1)(family.layers.Concatenate()([a, b])))
+
+    def predict(names: tuple[str, ...], columns: Any) -> Any:
+        learner = replace(learner_of(creator), features=names)
+        return PredictJob.of(learner, learner_of(creator).initial_state(0), 8)(columns)
+
+    a, b = X[:, :1], X[:, 1:2]
+    expected = predict((), (a, b))
+    for names, columns in ((("a", "b"), (a, b)), (("b", "a"), (b, a)), (("x", "y"), (a, b))):
+        np.testing.assert_array_equal(predict(names, columns), expected)
+    assert not np.allclose(predict(("y", "x"), (b, a)), expected)
 
 
 @pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])

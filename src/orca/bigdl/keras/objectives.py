@@ -98,19 +98,12 @@ def optimizer_of(optimizer: Any) -> Any:
     return optimizer
 
 
-class AUC(ours.AUC):
-    """The area under the ROC curve, taken at 200 thresholds unless told otherwise."""
-
-    def __init__(self, threshold_num: int | None = 200) -> None:
-        super().__init__(threshold_num)
-
-
 def metrics_named(metrics: Any) -> Any:
     """Return metrics as a list, None for none; the Keras-style API's own names become metrics."""
     metrics = [] if metrics is None else metrics if isinstance(metrics, list | tuple) else [metrics]
     accuracy = partial(ours.Accuracy, threshold=0.5)
     kinds = {"acc": accuracy, "accuracy": accuracy, "top5acc": ours.Top5Accuracy, "top5accuracy": ours.Top5Accuracy,
-             "mae": ours.MAE, "mse": ours.MSE, "auc": AUC}  # fmt: skip
+             "mae": ours.MAE, "mse": ours.MSE, "auc": partial(ours.AUC, 200)}  # fmt: skip
     return [
         kinds[each.lower()]() if isinstance(each, str) and each.lower() in kinds else each for each in metrics
     ] or None
