@@ -53,7 +53,7 @@ class ArrayLearner(Learner):
     def set_weights(self, weights: Arrays) -> None:
         """Take over weights that `weights` returned."""
 
-    def statistics(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
+    def epoch_numbers(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
         """Return the names of an epoch's numbers; None for a learner that trains or evaluates in its own way."""
         if type(self).train is not ArrayLearner.train or type(self).evaluate is not ArrayLearner.evaluate:
             return None

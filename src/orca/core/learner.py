@@ -167,7 +167,7 @@ class Learner(Predictor):
         """Return this learner for data whose feature columns have these names; () for data without columns."""
         return self
 
-    def statistics(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
+    def epoch_numbers(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
         """Return the names of the numbers that an epoch of training ends with, before callbacks add theirs.
 
         None if they are known only when an epoch has ended.
@@ -180,7 +180,7 @@ class Learner(Predictor):
         Raises:
             ArgumentError: They will not; names those that there are.
         """
-        names = self.statistics(metrics, validates)
+        names = self.epoch_numbers(metrics, validates)
         if names is not None:
             check_monitors(callbacks, names)
 

@@ -188,6 +188,9 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         self._train(request.data, request.valid, spec, learner=learner, metrics=self.metrics, **plan)
         self._put_back()
 
+    def _warn_of_metrics(self, metrics: Sequence[Metric]) -> None:
+        """Say nothing: programs of TensorFlow 1 give metrics for evaluations alone, and a Keras model brings its own."""
+
     def _score(
         self, data: Any, cols: tuple[Any, Any], batch_size: int, feed_dict: Any, num_steps: int | None
     ) -> dict[str, float]:

@@ -237,7 +237,7 @@ class TrainingEstimator(Estimator):
         valid = None if validation_data is None else same_kind(source, self._source(validation_data, spec))
         learner = learner or self.learner
         learner.check_monitors(callbacks, metrics, valid is not None)
-        names = learner.statistics(metrics, valid is not None)
+        names = learner.epoch_numbers(metrics, valid is not None)
         _check_scores((end_trigger, checkpoint_trigger), names, valid is not None)
         if valid is None:
             self._warn_of_metrics(metrics)

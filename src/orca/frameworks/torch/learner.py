@@ -170,7 +170,7 @@ class TorchLearner(Learner):
         """Return this learner for data whose feature columns have these names."""
         return replace(self, features=features)
 
-    def statistics(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
+    def epoch_numbers(self, metrics: Sequence[Metric], validates: bool) -> set[str] | None:
         """Return the names of an epoch's numbers; None if the user's operator may add some."""
         if self.options.operator is not None:
             return None
