@@ -189,7 +189,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         self._put_back()
 
     def _warn_of_metrics(self, metrics: Sequence[Metric]) -> None:
-        """Say nothing: programs of TensorFlow 1 give metrics for evaluations alone, and a Keras model brings its own."""
+        """Say nothing: programs of TensorFlow 1 give metrics for evaluations, and a Keras model brings its own."""
 
     def _score(
         self, data: Any, cols: tuple[Any, Any], batch_size: int, feed_dict: Any, num_steps: int | None
