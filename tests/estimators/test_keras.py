@@ -672,7 +672,11 @@ def test_callbacks_that_watch_what_no_epoch_will_have_are_refused() -> None:
     )
     with pytest.raises(OrcaError, match=words):
         est.fit((X, Y), validation_data=(X, Y), callbacks=[keras.callbacks.ReduceLROnPlateau("val_acc")])
-    watched = [stops("accuracy", patience=9), stops("val_accuracy", patience=9), stops("learning_rate", patience=9)]
+    watched = [
+        stops("accuracy", patience=9),
+        stops("val_accuracy", patience=9),
+        stops("learning_rate", patience=9, mode="min"),
+    ]
     rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate)
     stats = est.fit((X, Y), 5, validation_data=(X, Y), callbacks=[rates, *watched], end_trigger=MaxScore(0.0))
     assert len(stats["loss"]) == 1  # the validation's first metric is the score
