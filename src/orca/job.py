@@ -47,7 +47,7 @@ class FitJob:
 
     def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Heartbeat) -> tuple[History, State | None]:
         """Run on one rank."""
-        plan, learner = self.plan, self.learner
+        plan, learner = replace(self.plan, validates="valid" in rows), self.learner
         heartbeat.profiling = plan.profile
         feed = partial(feed_of, world=world, batch_size=plan.batch_size, seed=plan.seed, weighted=plan.weighted)
         train = feed(rows["train"], shuffle=plan.shuffle)

@@ -42,7 +42,7 @@ class FitPlan:
         initial_epoch: The number of the first epoch, for callbacks that count them.
         callbacks: Callbacks: ours, which the loop calls, or those of a framework that has its own.
         weighted: Whether every row brings a weight.
-        validates: Whether there is validation data.
+        validates: Whether there is validation data; the job sets it.
         checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
         checkpoint_folder: The folder of checkpoints.
         checkpoint_keep: How many of the newest checkpoints stay; None for all.

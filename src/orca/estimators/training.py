@@ -245,7 +245,6 @@ class TrainingEstimator(Estimator):
             batch_size=source.batch_size,
             seed=self.seed,
             weighted=spec.weighted,
-            validates=valid is not None,
             end_trigger=None if end_trigger is None else trigger_of(end_trigger),
             callbacks=callbacks,
             epochs=epochs,
