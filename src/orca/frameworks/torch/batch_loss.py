@@ -408,7 +408,7 @@ class BatchLoss:
         return shapes if as_given < as_paired else []
 
     def _outer_broadcasts(self, leaves: list[Any], rows: int, label_shapes: list[Any]) -> float:
-        """Return how often a loss compares each row with every other by accident, if it gets targets of these shapes."""
+        """Return how often the loss compares each row with every other by accident, with targets of these shapes."""
         self.label_shapes = label_shapes
         try:
             with warnings.catch_warnings(), OuterBroadcasts(rows) as broadcasts:
@@ -417,6 +417,32 @@ class BatchLoss:
         except Exception:  # it does not take such targets
             return math.inf
         return broadcasts.count
+
+    def _each(self, outputs: list[Any], targets: list[Any]) -> torch.Tensor:
+        """Return the loss of each row, so that the weighed sum is divided by the weighed masses of the rows."""
+        reduction = getattr(self.loss, "reduction", None)
+        reducible = isinstance(reduction, str) and isinstance(self.loss, nn.Module)
+        if reducible:
+            setattr(self.loss, "reduction", "none")  # noqa: B010  a module's attributes are tensors for the type checker
+        try:
+            each = self.loss(*self._arguments([*outputs, *targets]))
+        finally:
+            if reducible:
+                setattr(self.loss, "reduction", reduction)  # noqa: B010
+        rows = len(outputs[0])
+        if not each.dim() or len(each) != rows:
+            raise ArgumentError(
+                f"sample weights need the loss of each row, but the loss gave a tensor of shape {tuple(each.shape)} "
+                f"for {rows} rows. Use a torch loss, or a function that returns one number for each row."
+            )
+        each = each.reshape(rows, -1)
+        is_sum = self._counts_classes(targets) or self.reading == SUM or reduction == "batchmean"
+        return each.sum(1) if is_sum else each.mean(1)
+
+    def _counts_classes(self, targets: list[Any]) -> bool:
+        """Say whether this is torch's own mean over class numbers; over probabilities it is one over rows."""
+        by_class = isinstance(self.count, Classes) and not self.asks and isinstance(targets[0], torch.Tensor)
+        return by_class and not targets[0].is_floating_point()
 
 
 class OuterBroadcasts(TorchDispatchMode):
