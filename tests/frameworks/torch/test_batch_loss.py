@@ -235,3 +235,47 @@ def test_labels_that_a_loss_ignores_are_found_under_any_name(names: tuple[str, s
         with alone(Heartbeat()):
             assert measure.whole(batch, batch, pair) == 7.0
         assert measure.readings == [TARGETS]
+
+
+def squeezed(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return ((output.squeeze(1) - target) ** 2).mean()
+
+
+def as_column(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return ((output - target) ** 2).mean()
+
+
+def by_torch(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(output.squeeze(-1), target)  # refuses (n,) against (n, 1)
+
+
+def by_name(output: dict[str, torch.Tensor], target: dict[str, torch.Tensor]) -> torch.Tensor:
+    return nn.functional.mse_loss(output["score"].squeeze(-1), target["score"]) + squeezed(output["b"], target["b"])
+
+
+def contrastive(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return ((output - output.T).abs() * (target - target.T).abs()).mean()  # compares all rows, in columns
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7])
+@pytest.mark.parametrize("loss", [squeezed, as_column, by_torch])
+def test_custom_loss_compares_rows_whether_or_not_it_squeezes_the_outputs(loss: Any, rows: int) -> None:
+    output, target = torch.rand(rows, 1), torch.rand(rows)
+    batch_loss = BatchLoss(loss)
+    expected = loss(output, target.reshape(-1, 1) if loss is as_column else target)
+    assert torch.equal(batch_loss(*batch_loss.pair(output, target)), expected)
+    assert batch_loss.pair(output, target)[1][0].shape == (rows, 1)  # for metrics
+
+
+def test_custom_loss_of_dicts_squeezes_its_outputs() -> None:
+    output = {"score": torch.rand(5, 1), "b": torch.rand(5, 1)}
+    target = {"b": torch.rand(5), "score": torch.rand(5)}
+    batch_loss = BatchLoss(by_name)
+    assert torch.equal(batch_loss(*batch_loss.pair(output, target)), by_name(output, target))
+
+
+def test_custom_loss_that_compares_all_rows_gets_targets_like_its_outputs() -> None:
+    output, target = torch.rand(5, 1), torch.rand(5)
+    batch_loss = BatchLoss(contrastive)
+    expected = contrastive(output, target.reshape(-1, 1))
+    assert torch.equal(batch_loss(*batch_loss.pair(output, target)), expected)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from orca.core.columns import single
 from orca.core.source import Batch
@@ -65,6 +67,7 @@ class BatchLoss:
         self.forms: tuple[Structure, Structure] | None = None  # of the last outputs and targets, with dicts in them
         self.form: Structure = None  # of the arguments of a loss that takes dicts
         self.places: list[int] = []  # of the last targets among those of the batch, where they stand by key
+        self.label_shapes: list[Any] | None = None  # how a custom loss gets each target: a row's shape, None as paired
         which, settings, own = settings_of(loss)
         self.own, self.by_number = own, "" if own else name_by_number(which)
         self.count: Callable[..., Any] | None = reduction if callable(reduction) else classes_of(which, settings)
@@ -88,6 +91,12 @@ class BatchLoss:
         if target is None:
             self.leaves(output, ())
             return flatten(output)[0], []
+        pair = self._pair(output, target)
+        if self.own and self.label_shapes is None:
+            self.label_shapes = self._choose_label_shapes(*pair, flatten(target)[0])
+        return pair
+
+    def _pair(self, output: Any, target: Any) -> tuple[list[Any], list[Any]]:
         if self.own and has_dict((output, target)) and takes(self.loss, len(listed(output)) + len(listed(target))):
             self.places = flatten(align_trees(output, _numbered(target)))[0]
             output, target = map_tree(full, output), align_trees(output, target)
@@ -371,8 +380,43 @@ class BatchLoss:
 
     def _arguments(self, leaves: list[Any]) -> list[Any]:
         """Return the arguments of the loss: dicts where it takes them, else all tensors."""
+        if self.label_shapes:
+            count = len(leaves) - len(self.label_shapes)
+            labels = zip(leaves[count:], self.label_shapes, strict=True)
+            leaves = [*leaves[:count], *(t if s is None else t.reshape(len(t), *s) for t, s in labels)]
         arguments: list[Any] = leaves if self.form is None else unflatten(self.form, leaves)
         return arguments
+
+    def _choose_label_shapes(self, outputs: list[Any], targets: list[Any], given: list[Any]) -> list[Any]:
+        """Return the shapes in which a custom loss gets its targets: those of the data if it then broadcasts less.
+
+        Labels (n,) are paired with outputs (n, 1) as (n, 1), which suits `((output - target) ** 2).mean()`. A loss that
+        squeezes the outputs itself, as many do, compares them with the (n,) of the data.
+        """
+        given = [given[place] for place in self.places]
+        shapes = [
+            None if not isinstance(t, torch.Tensor) or g.shape == t.shape else tuple(g.shape[1:])
+            for t, g in zip(targets, given, strict=True)
+        ]
+        leaves = [*outputs, *targets]
+        if not any(shape is not None for shape in shapes) or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return []
+        sizes = {size for leaf in leaves for size in leaf.shape[1:]}
+        rows = next(number for number in (7, 11, 13, 17, 19, 23, 29, 31) if number not in sizes)
+        sample = [leaf.detach()[torch.arange(rows, device=leaf.device) % len(leaf)] for leaf in leaves]
+        as_given, as_paired = self._outer_broadcasts(sample, rows, shapes), self._outer_broadcasts(sample, rows, [])
+        return shapes if as_given < as_paired else []
+
+    def _outer_broadcasts(self, leaves: list[Any], rows: int, label_shapes: list[Any]) -> float:
+        """Return how often the loss compares each row with every other by accident, with targets of these shapes."""
+        self.label_shapes = label_shapes
+        try:
+            with warnings.catch_warnings(), OuterBroadcasts(rows) as broadcasts:
+                warnings.simplefilter("ignore")  # torch warns of the shapes that are tried
+                self._values(leaves, rows, (slice(None),))
+        except Exception:  # it does not take such targets
+            return math.inf
+        return broadcasts.count
 
     def _each(self, outputs: list[Any], targets: list[Any]) -> torch.Tensor:
         """Return the loss of each row, so that the weighed sum is divided by the weighed masses of the rows."""
@@ -399,6 +443,28 @@ class BatchLoss:
         """Say whether this is torch's own mean over class numbers; over probabilities it is one over rows."""
         by_class = isinstance(self.count, Classes) and not self.asks and isinstance(targets[0], torch.Tensor)
         return by_class and not targets[0].is_floating_point()
+
+
+class OuterBroadcasts(TorchDispatchMode):
+    """Counts the operations that compare each row with every other because one side has a dimension less.
+
+    Args:
+        rows: How many rows there are; no other dimension may have this size.
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows, self.count = rows, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        elementwise = torch.Tag.pointwise in function.tags or function is torch.ops.aten.expand.default
+        if elementwise and isinstance(result, torch.Tensor):
+            inputs = [leaf for leaf in flatten(list(args))[0] if isinstance(leaf, torch.Tensor)]
+            compares_all = list(result.shape).count(self.rows) > 1
+            lacks_dimension = any(self.rows in leaf.shape and leaf.dim() < result.dim() for leaf in inputs)
+            self.count += compares_all and lacks_dimension
+        return result
 
 
 class Tally:
