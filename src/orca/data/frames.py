@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import numbers
 import pickle
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -120,14 +119,25 @@ def check_columns(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
         ArgumentError: There is none; with the columns there are.
         DataError: There are several.
     """
-    counts = Counter(have)
+    names, have = list(names), list(have)
+    missing = [name for name in names if name not in have]
+    if missing:
+        raise ArgumentError(f"{what}: there is no column {missing[0]!r}; the shards have {have}.")
+    check_unique(names, have, what)
+
+
+def check_unique(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
+    """Check that there are no two columns of one of these names.
+
+    Raises:
+        DataError: There are.
+    """
+    have = list(have)
     for name in names:
-        if name not in counts:
-            raise ArgumentError(f"{what}: there is no column {name!r}; the shards have {list(counts)}.")
-        if counts[name] > 1:
+        if have.count(name) > 1:
             raise DataError(
-                f"{what}: the shards have {counts[name]} columns {name!r}. Rename them first, with transform_shard: "
-                "frame.set_axis([...], axis=1)."
+                f"{what}: the shards have {have.count(name)} columns {name!r}. Rename them first, with "
+                "transform_shard: frame.set_axis([...], axis=1)."
             )
 
 

@@ -57,7 +57,7 @@ def frame_shards(
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     template = blocks.seen(pa.RecordBatch.from_pylist([], to_arrow_schema(plain.schema, **zone)))
     rdd = plain.mapInArrow(blocks, "columns array<binary>").rdd
-    if not rdd.getNumPartitions():  # as of a DataFrame without rows
+    if not rdd.getNumPartitions():  # as of limit(0)
         rdd = rdd.ctx.parallelize([], 1)
     assembly = Assembly(labels[: template.num_columns], template.schema, OrcaContext._shard_size, finish)
     return computed(rdd.mapPartitions(assembly), class_name)

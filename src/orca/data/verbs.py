@@ -131,7 +131,12 @@ class Verbs:
 
     def __getitem__(self, key: Any) -> Self:
         """Return shard[key] of every shard, lazily: a column of frames, an entry of dicts."""
-        rdd = self._rows("[]")[0] if self._get_class_name() == FRAME else self.rdd
+        rdd = self.rdd
+        if self._get_class_name() == FRAME:
+            from orca.data import frames
+
+            rdd, empty = self._rows("[]")
+            frames.check_unique(key if isinstance(key, list) else [key], empty.columns, "[]")
         wrong = peek(rdd, partial(_refusal, key=key))
         if wrong:
             raise ArgumentError(wrong)
