@@ -81,7 +81,9 @@ class InSpark:
     def __init__(self, rdd: RDD[Any]) -> None:
         from pyspark import StorageLevel
 
-        self.rdd, self._info, self._finalizer = rdd, None, None
+        self.rdd = rdd
+        self._info: ShardInfo | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
         _released.release(rdd.ctx)
         if not rdd.is_cached:
             # Shards are bytes to the JVM: they need not be serialized once more, and compressed.
