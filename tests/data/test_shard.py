@@ -131,6 +131,51 @@ def test_the_length_counts_what_the_shards_hold(spark: Any) -> None:
     assert len(XShards.partition(B, num_shards=2).transform_shard(lambda shard: 1)) == 2
     assert len(XShards.partition(B, num_shards=2).transform_shard(lambda shard: shard.sum())) == 2
     assert len(XShards.partition(B, num_shards=2).transform_shard(lambda shard: np.array(shard.sum()))) == 2
+    for data in ({"x": A, "y": B}, (A, {"b": B}), {"x": [A, B]}, pd.DataFrame({"a": B})):
+        shards = XShards.partition(data, num_shards=2)
+        assert len(shards) == len(shards.to_lazy().transform_shard(lambda shard: shard)) == 7
+    others: list[tuple[Any, int]] = [
+        ({"x": [1, 2, 3], "y": [0, 1, 0]}, 3),
+        ({"x": pd.Series([1, 2]), "name": "a"}, 2),
+        ({"mean": 0.5}, 1),
+        ({"x": A, "y": B[:2]}, 1),
+        ("text", 1),
+        ([1, 2, 3], 3),
+        ({}, 1),
+    ]
+    for shard, rows in others:
+        assert len(shards_of([shard, shard])) == 2 * rows
+
+
+def test_the_public_names_of_data_are_listed_and_loaded_when_they_are_used() -> None:
+    import orca.data
+
+    names = dir(orca.data)
+    assert {"XShards", "SharedValue", "RayXShards", "pandas", "file", "transformer"} <= set(names)
+    assert not [name for name in names if name.startswith("_")]
+    assert all(getattr(orca.data, name) is not None for name in names)
+    assert orca.data.XShards is XShards
+    with pytest.raises(AttributeError, match="module 'orca.data' has no attribute 'verbs2'"):
+        orca.data.verbs2  # noqa: B018
+
+
+def test_shards_tell_what_they_are_without_a_job(spark: Any) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    arrays = XShards.partition({"x": A, "y": B}, num_shards=2)
+    frames = shards_of([pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2], "b": [3]}), pd.DataFrame()], 3)
+    wide = XShards.partition(pd.DataFrame(np.zeros((2, 13))), 1)
+    mixed = shards_of(["text", B])
+    lazy = frames.to_lazy().select("a")
+    spark.sparkContext.setJobGroup("repr", "what shards say of themselves")
+    assert repr(arrays) == "SparkXShards(dict, keys=['x', 'y'], rows=7, shards=2)"
+    assert repr(frames) == repr(frames.to_lazy()) == "SparkXShards(DataFrame, columns=['a', 'b'], rows=2, shards=3)"
+    assert repr(wide).startswith("SparkXShards(DataFrame, columns=[0, 1, 2") and "9, ... 3 more], rows=2" in repr(wide)
+    assert repr(mixed) == "SparkXShards(str or ndarray, shards=2)"
+    assert repr(lazy) == "SparkXShards(DataFrame, partitions=3)"
+    assert repr(SparkXShards.lazy(spark.sparkContext.parallelize([1], 1))) == "SparkXShards(partitions=1)"
+    assert len(arrays) == 7
+    assert not tracker.getJobIdsForGroup("repr")
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
 
 
 @few
@@ -175,14 +220,14 @@ def test_a_shared_value_reaches_every_shard_as_itself(spark: Any) -> None:
     assert np.concatenate(shards.transform_shard(lambda shard, by: by["by"] + shard, shared).collect())[0] == 4
 
 
-def test_the_origin_of_eager_shards_is_let_go_unless_it_is_cached(spark: Any) -> None:
+def test_the_origin_of_eager_shards_stays(spark: Any) -> None:
     origin = XShards.partition(B, 2)
     made = origin.transform_shard(lambda shard: shard + 1)
-    assert made.is_cached() and not origin.is_cached()
-    origin.cache()
-    made = origin.transform_shard(lambda shard: shard + 2)
     assert made.is_cached() and origin.is_cached()
-    assert np.concatenate(made.collect()).tolist() == (B + 2).tolist()
+    origin.uncache()
+    again = origin.transform_shard(lambda shard: shard + 2)
+    assert again.is_cached() and not origin.is_cached()
+    assert np.concatenate(again.collect()).tolist() == (B + 2).tolist()
     rdd = spark.sparkContext.parallelize([1, 2], 2).cache()
     SparkXShards(rdd).transform_shard(lambda shard: shard)
     assert rdd.is_cached  # as its owner wants it

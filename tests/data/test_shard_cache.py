@@ -82,7 +82,7 @@ def test_a_shard_of_any_kind_is_kept(tmp_path: Path, shard: Any) -> None:
     again = list(shard_cache.read([record]))
     assert len(again) == 2
     assert all(pickle.dumps(each) == pickle.dumps(shard) for each in again)
-    assert record.note is not None and record.note.blank is None
+    assert record.info is not None and record.info.shards == 2 and not record.info.layouts
 
 
 def test_shards_of_many_small_arrays_are_kept(tmp_path: Path) -> None:
@@ -124,18 +124,70 @@ def test_files_go_when_shards_are_let_go(spark: Any) -> None:
     deadline = time.monotonic() + 60
     while shard_cache.is_busy(spark.sparkContext) and time.monotonic() < deadline:  # daemons start in the background
         time.sleep(0.1)
+    gc.collect()  # what other tests have left
+    shard_cache._folders.new(spark.sparkContext).rmdir()
     before = set(folders(spark))
     shards = XShards.partition(np.arange(10), 2)
-    (mine,) = set(folders(spark)) - before
+    (folder,) = set(folders(spark)) - before
     made = shards.transform_shard(lambda shard: shard + 1)
-    assert not mine.exists() and not shards.is_cached()
-    (other,) = set(folders(spark)) - before
-    assert np.concatenate(shards.collect()).tolist() == list(range(10))  # computed anew
+    (other,) = set(folders(spark)) - before - {folder}
     with pytest.raises(Exception, match="ZeroDivisionError"):
         made.transform_shard(lambda shard: 1 // 0)
-    assert set(folders(spark)) - before == {other}
+    assert set(folders(spark)) - before == {folder, other}
     made.uncache()
-    assert not other.exists()
+    assert not other.exists() and not made.is_cached()
+    assert np.concatenate(made.collect()).tolist() == list(range(1, 11))  # computed again
+    shards.uncache()
+    assert set(folders(spark)) == before
+
+
+def test_shards_that_nothing_refers_to_are_released_one_after_the_other(spark: Any) -> None:
+    def kept() -> int:
+        return len(spark.sparkContext._jsc.getPersistentRDDs())
+
+    assert until(lambda: not shard_cache.is_busy(spark.sparkContext))
+    shards = XShards.partition(np.arange(10), 2)
+    before, most = set(folders(spark)), []
+    for _ in range(5):
+        shards = shards.transform_shard(lambda shard: shard + 1)
+        most.append((len(folders(spark)), kept()))
+    assert max(files for files, _ in most) <= len(before) + 1 and max(rdds for _, rdds in most) <= most[0][1]
+    frames = shards.transform_shard(lambda shard: pd.DataFrame({"n": shard}))
+    for _ in range(4):
+        frames = frames.sort_values("n").merge(frames, on="n")
+        most.append((len(folders(spark)), kept()))
+    assert max(files for files, _ in most) <= len(before) + 3  # frames, sorted, merged, and those they are made of
+    assert frames.concat_to_pdf()["n"].tolist() == list(range(5, 15))
+
+
+def drawn(shard: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame({"n": shard, "draw": np.random.default_rng().random(len(shard))})
+
+
+@pytest.mark.parametrize("way", ["eager", "cached", "lazy verbs", "temporary"])
+def test_parts_of_a_random_split_have_no_row_in_common(spark: Any, way: str) -> None:
+    rows = XShards.partition(np.arange(1000), 2)
+    shards = (rows.to_lazy() if way == "cached" else rows).transform_shard(drawn)
+    if way == "cached":
+        shards.cache()
+    elif way == "lazy verbs":
+        shards = shards.to_lazy().repartition(2).partition_by("n", 3)  # whose shuffles Python does not see
+    elif way == "temporary":
+        shards = shards.transform_shard(lambda frame: frame).to_lazy().select(["n", "draw"])
+    gc.collect()
+    XShards.partition(np.arange(10), 2)  # which releases what nothing refers to
+    train = shards.transform_shard(lambda frame: frame[frame["draw"] < 0.8])
+    test = shards.transform_shard(lambda frame: frame[frame["draw"] >= 0.8])
+    parts = [set(part.concat_to_pdf()["n"]) for part in (train, test)]
+    assert not parts[0] & parts[1] and len(parts[0] | parts[1]) == 1000
+
+
+def test_a_dataframe_of_random_rows_stays_the_same_when_its_shards_are_gone(spark: Any) -> None:
+    rows = XShards.partition(np.arange(100), 2).transform_shard(drawn).to_lazy().select(["n", "draw"]).to_spark_df()
+    first = [row.draw for row in rows.orderBy("n").collect()]
+    gc.collect()
+    XShards.partition(np.arange(10), 2).transform_shard(lambda shard: shard)
+    assert [row.draw for row in rows.orderBy("n").collect()] == first
 
 
 def test_lazy_shards_outlive_the_files_they_are_made_of(spark: Any) -> None:

@@ -95,11 +95,6 @@ def _plain(kind: pa.DataType, others: Mapping[pa.DataType, pa.DataType] = _WIDER
 
 def _common(schemas: list[pa.Schema]) -> pa.Schema:
     """Return the schema that holds the rows of all."""
-    for schema in schemas[1:]:
-        if set(schema.names) != set(schemas[0].names):
-            raise DataError(
-                f"to_spark_df: all shards need the same columns; got {schemas[0].names} and {schema.names}."
-            )
     try:
         common = pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:

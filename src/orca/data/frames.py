@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import numbers
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -23,7 +23,7 @@ from pandas.api import types
 
 from orca.core.plan import even_split
 from orca.data.slices import join
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -113,15 +113,52 @@ def _only(frame: Any) -> Any:
 
 
 def check_columns(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
-    """Check that there are columns of these names.
+    """Check that there is one column of each of these names.
 
     Raises:
-        ArgumentError: With the columns there are.
+        ArgumentError: There is none; with the columns there are.
+        DataError: There are several.
     """
-    have = list(have)
+    names, have = list(names), list(have)
     missing = [name for name in names if name not in have]
     if missing:
         raise ArgumentError(f"{what}: there is no column {missing[0]!r}; the shards have {have}.")
+    check_unique(names, have, what)
+
+
+def check_unique(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
+    """Check that there are no two columns of one of these names.
+
+    Raises:
+        DataError: There are.
+    """
+    have = list(have)
+    for name in names:
+        if have.count(name) > 1:
+            raise DataError(
+                f"{what}: the shards have {have.count(name)} columns {name!r}. Rename them first, with "
+                "transform_shard: frame.set_axis([...], axis=1)."
+            )
+
+
+def names_of(columns: Any, frame: pd.DataFrame, what: str) -> list[Any]:
+    """Return the columns that a verb is called with: one name, or several; all of them for None.
+
+    Raises:
+        ArgumentError: There is no such column.
+        DataError: There are several of a name.
+    """
+    have = list(frame.columns)
+    if columns is None:
+        names = have
+    elif isinstance(columns, Hashable) and (
+        columns in have or isinstance(columns, str) or not isinstance(columns, Iterable)
+    ):
+        names = [columns]  # a name may be a tuple
+    else:
+        names = list(columns)
+    check_columns(names, have, what)
+    return names
 
 
 # Keys
@@ -187,22 +224,39 @@ _OBJECTS: list[tuple[Any, Callable[[np.ndarray], np.ndarray]]] = [
 
 def deduplicated(rdd: RDD[Any], empty: pd.DataFrame, parts: int) -> RDD[Any]:
     """Return each row once."""
-    return regroup(rdd, hashed(list(empty.columns), parts), parts, empty).map(pd.DataFrame.drop_duplicates)
+    return regroup(rdd, hashed(names_of(None, empty, "deduplicates"), parts), parts, empty).map(_deduplicated)
+
+
+def _deduplicated(frame: pd.DataFrame) -> pd.DataFrame:
+    try:
+        return frame.drop_duplicates()
+    except TypeError as error:
+        raise DataError(f"deduplicates: cells cannot be compared: {error}. Convert them first.") from error
 
 
 def ordered(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, ascending: Any, parts: int) -> RDD[Any]:
     """Return the rows in the order of some columns over all shards; nulls are the last, ties keep their order."""
-    have = list(empty.columns)
-    names = have if columns is None else [columns] if isinstance(columns, str) else list(columns)
-    check_columns(names, have, "sort_values")
+    names = names_of(columns, empty, "sort_values")
     ways = [bool(ascending)] * len(names) if isinstance(ascending, bool) else [bool(way) for way in ascending]
     if len(ways) != len(names):
         raise ArgumentError(f"sort_values: ascending has {len(ways)} value(s) for {len(names)} column(s) {names}.")
-    sort = methodcaller("sort_values", names, ascending=ways, kind="stable")
+    sort = partial(_sorted, names=names, ascending=ways)
     points = sort(join(rdd.map(partial(_sampled, columns=names)).collect()))
     places = [start for start, _ in even_split(len(points), parts)][1:]
     borders = points.iloc[sorted({place for place in places if 0 < place < len(points)})]
     return regroup(rdd, partial(_between, borders=borders, sort=sort), parts, empty).map(sort)
+
+
+def _sorted(frame: pd.DataFrame, names: list[Any], ascending: list[bool]) -> pd.DataFrame:
+    if not names:
+        return frame
+    try:
+        return frame.sort_values(names, ascending=ascending, kind="stable")
+    except TypeError as error:
+        raise DataError(
+            f"sort_values: the cells of {names} have no order: {error}. Convert them to one type first, with "
+            "transform_shard."
+        ) from error
 
 
 def _sampled(frame: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
@@ -235,7 +289,7 @@ def keys_of_merge(blanks: list[pd.DataFrame], how: str, on: Any) -> list[Any]:
                 f"{list(blanks[1].columns)}. Rename one, and pass on=."
             )
     else:
-        keys = [on] if isinstance(on, str) else list(on)
+        keys = names_of(on, blanks[0], "merge")
     for side in blanks:
         check_columns(keys, side.columns, "merge")
     return keys
@@ -291,9 +345,7 @@ def _has_no_objects(column: pd.Series) -> bool:
 
 def selected(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> RDD[Any]:
     """Return some of the columns."""
-    names = [columns] if isinstance(columns, str) else list(columns)
-    check_columns(names, empty.columns, "select")
-    return rdd.map(itemgetter(names))
+    return rdd.map(itemgetter(names_of(columns, empty, "select")))
 
 
 def sampled(rdd: RDD[Any], **how: Any) -> RDD[Any]:
@@ -311,9 +363,9 @@ def _sample(partition: int, frames: Iterable[Any], seed: int, how: dict[str, Any
         )
 
 
-def head(rdd: RDD[Any], rows: int) -> pd.DataFrame:
+def head(rdd: RDD[Any], empty: pd.DataFrame, rows: int) -> pd.DataFrame:
     """Return the first rows."""
-    frames, need = [], rows
+    frames, need = [empty], rows
     for frame in rdd.map(methodcaller("head", rows)).toLocalIterator():
         frames.append(frame.head(need))
         need -= len(frames[-1])
@@ -325,27 +377,41 @@ def head(rdd: RDD[Any], rows: int) -> pd.DataFrame:
 def largest(rdd: RDD[Any], empty: pd.DataFrame, column: Any) -> Any:
     """Return the largest value of a column; nulls do not count."""
     check_columns([column], empty.columns, "max_values")
-    tops = [top for top in rdd.map(partial(_largest, column=column)).collect() if not pd.isna(top)]
-    return max(tops, default=None)
+    top = _largest(join(rdd.map(partial(_largest, column=column)).collect()), column)[column]
+    return top.iloc[0] if len(top) else None
 
 
-def _largest(frame: pd.DataFrame, column: Any) -> Any:
-    return frame[column].max()
+def _largest(frame: pd.DataFrame, column: Any) -> pd.DataFrame:
+    """Return a frame with the largest value alone, in the type of its column, by whose order it is the largest."""
+    values = frame[[column]].dropna()
+    top = values.iloc[:1].copy()
+    if not len(top):
+        return top
+    try:
+        top.iloc[0, 0] = values[column].max()
+        return top
+    except TypeError as error:
+        raise DataError(
+            f"max_values: the cells of column {column!r} ({values.dtypes[column]}) have no order: {error}. Make them "
+            "one type first, with transform_shard."
+        ) from error
 
 
-def null_counts(rdd: RDD[Any]) -> pd.Series:
+def null_counts(rdd: RDD[Any], empty: pd.DataFrame) -> pd.Series:
     """Return how many cells of each column are missing."""
-    return pd.DataFrame(rdd.map(_nulls).collect()).sum().astype(np.int64)
+    counts = rdd.map(_nulls).collect()
+    return pd.Series(np.sum(counts, axis=0, dtype=np.int64), empty.columns)
 
 
-def _nulls(frame: pd.DataFrame) -> pd.Series:
-    return frame.isna().sum()
+def _nulls(frame: pd.DataFrame) -> np.ndarray:
+    return frame.isna().sum().to_numpy()
 
 
 def described(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> pd.DataFrame:
     """Return the table of pandas' describe; every column comes together in one place for that."""
-    names = list(empty.columns) if columns is None else [columns] if isinstance(columns, str) else list(columns)
-    check_columns(names, empty.columns, "describe")
+    names = names_of(columns, empty, "describe")
+    if not names:
+        raise DataError("describe: the shards have no columns.")
     summaries = (
         _summaries(rdd, names, numeric=True)
         or _summaries(rdd, names, numeric=False)

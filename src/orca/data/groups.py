@@ -16,7 +16,7 @@ import pandas as pd
 from pandas.api import types
 
 from orca.core.plan import even_split
-from orca.data.frames import BROADCAST, Choice, check_columns, hashed, joined_parts, meet, regroup, slices
+from orca.data.frames import BROADCAST, Choice, check_columns, hashed, joined_parts, meet, names_of, regroup, slices
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ def grouped(
 
     Where groups are wanted now and are few, they come together on the driver, without a shuffle.
     """
-    keys = [columns] if isinstance(columns, str) else list(columns)
+    keys = names_of(columns, empty, "group_by")
     have = list(empty.columns)
-    check_columns(keys, have, "group_by")
     sums = _aggregates(agg, [name for name in have if name not in keys])
     check_columns([name for name, _ in sums], have, "group_by")
     if joined and not keys:

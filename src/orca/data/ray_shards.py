@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from orca.core.plan import even_split
 from orca.data import folders, parquet, pickles
+from orca.data.layout import ShardInfo, infos_of, total
 from orca.data.ray_lists import RayLists
+from orca.data.refusals import refused
 from orca.data.shard import SharedValue, SparkXShards, XShards
 from orca.data.verbs import Verbs
 from orca.errors import ArgumentError, DataError
@@ -41,6 +43,7 @@ class RayXShards(Verbs, XShards):
 
     def __init__(self, partitions: Sequence[Any]) -> None:
         self._partitions = list(partitions)
+        self._facts: ShardInfo | None = None
 
     @property
     def rdd(self) -> RayLists:  # type: ignore[override]
@@ -48,14 +51,29 @@ class RayXShards(Verbs, XShards):
         _ray()
         return RayLists(self._partitions)
 
+    def num_partitions(self) -> int:
+        """Return how many partitions the shards lie in."""
+        return len(self._partitions)
+
     def to_lazy(self) -> RayXShards:
         """Return the shards: Ray computes in the background in any case."""
         return self
 
-    def _child(self, rdd: Any, class_name: str | None = None) -> RayXShards:
-        child = RayXShards(rdd.refs)
-        child._class_name = class_name
-        return child
+    def _made(self, rdd: Any, class_name: str | None = None, *others: RayXShards) -> RayXShards:
+        made = RayXShards(rdd.refs)
+        made._class_name = class_name
+        return made
+
+    def _known(self) -> ShardInfo | None:
+        return self._facts
+
+    def _info(self) -> ShardInfo | None:
+        """Return what the shards are, the first time when they are there: they would be computed in any case."""
+        if self._facts is None:
+            with refused():
+                infos = self.rdd.mapPartitions(infos_of).collect()
+            self._facts = total(infos) if infos else None
+        return self._facts
 
     @classmethod
     def of(cls, partitions: Iterable[list[Any]]) -> RayXShards:

@@ -6,6 +6,7 @@ spark_frames.py.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from orca.core.plan import even_split
 from orca.core.units import positive
 from orca.data import pickles, shard_cache
+from orca.data.refusals import refused
 from orca.data.slices import FRAME, SERIES, class_name_of, cut
 from orca.data.verbs import SharedValue, Verbs
 from orca.errors import ArgumentError, DataError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
+    from orca.data.layout import ShardInfo
     from orca.data.ray_shards import RayXShards
 
 __all__ = ["SharedValue", "SparkXShards", "XShards", "spark_df_to_pd_sparkxshards", "spark_df_to_ray_dataset"]
@@ -37,13 +40,14 @@ class XShards:
         Args:
             data: An array or a pandas frame, or (nested) dicts, lists and tuples of arrays with equal first dimensions;
                 every shard has the same structure.
-            num_shards: How many shards; the cluster's cores unless given.
+            num_shards: How many shards; the cluster's cores unless given, or the rows if they are fewer. Data without
+                rows makes shards without rows.
 
         Returns:
             Shards on Spark, or on Ray where init_orca_context(runtime="ray") has started that alone.
 
         Raises:
-            DataError: There are no arrays, their lengths differ, or there are fewer rows than shards.
+            DataError: There are no arrays, their lengths differ, or there are fewer rows than `num_shards`.
 
         Example::
 
@@ -62,9 +66,9 @@ class XShards:
         on_ray, cluster = _is_on_ray(), OrcaContext.cluster()
         context: Any = None if on_ray else OrcaContext.get_spark_context()
         cores = cluster.num_nodes * (cluster.cores or 1) if cluster and on_ray else context.defaultParallelism
-        shards = num_shards or cores
         rows = len(data) if is_frame else rows_of(data)
-        if rows < shards:
+        shards = num_shards or max(1, min(cores, rows))
+        if 0 < rows < shards:
             raise DataError(
                 f"the number of shards must not be larger than the number of rows; got {shards} shards for {rows} "
                 "row(s). Pass a smaller num_shards."
@@ -123,29 +127,40 @@ class XShards:
 class SparkXShards(Verbs, XShards):
     """Shards in a Spark RDD.
 
-    They are computed at once and kept, in files or by Spark, unless they are lazy: those of `lazy` and `to_lazy`, all
-    that is made from them, and all where `OrcaContext._eager_mode` is false. The shards that an eager verb read are let
-    go of when its result is there, and computed anew if they are needed again; `cache` keeps them.
+    They are computed at once, unless they are lazy: those of `lazy` and `to_lazy`, all that is made from them, and all
+    where `OrcaContext._eager_mode` is false. Computed shards stay, in files or with Spark, as long as the program
+    refers to them, or to lazy XShards that are made of them: all that is made of them sees the same rows, also where a
+    function drew random numbers. Lazy shards are computed each time they are used, and such a function draws anew:
+    `cache` them before more than one thing is made of them. On a cluster Spark computes the shards of a lost executor
+    again.
 
-    Verbs of pandas need shards that are pandas frames. They do as pandas does with all rows in one frame: missing
-    values are equal keys, and a row that is there twice counts twice. The index of a frame travels with its rows. Only
-    the order of rows differs where a verb says so, and a column may have another type in shards that lack some of its
-    values: integers are floats in a shard with a null.
+    Verbs of pandas need shards that are pandas frames. They do as pandas does with all rows in one frame, which is what
+    pandas.concat makes of the shards: a column that a shard lacks is null there, missing values are equal keys, and a
+    row that is there twice counts twice. The index of a frame travels with its rows. Only the order of rows differs
+    where a verb says so. Lazy shards must have the same columns; a column may have another type in those that lack some
+    of its values.
 
     Args:
         rdd: One element a shard.
         transient: Whether the shards are lazy.
         class_name: The name of the shards' class where it is known.
+        inputs: The computed shards that lazy ones are made of: they stay as long as these.
     """
 
-    def __init__(self, rdd: RDD[Any], transient: bool = False, class_name: str | None = None) -> None:
+    def __init__(
+        self,
+        rdd: RDD[Any],
+        transient: bool = False,
+        class_name: str | None = None,
+        inputs: tuple[shard_cache.ShardCache, ...] = (),
+    ) -> None:
         from orca.cluster.context import OrcaContext
 
-        self.rdd = self._origin = rdd
+        self.rdd = rdd
         self.eager = OrcaContext._eager_mode and not transient
         self._class_name = class_name
-        self._wanted = bool(rdd.is_cached)  # whether the user wants them kept
-        self._holder: shard_cache.ShardCache | None = shard_cache.keep(rdd) if self._wanted else None
+        self._inputs = () if self.eager else inputs
+        self._holder: shard_cache.ShardCache | None = shard_cache.keep(rdd) if rdd.is_cached else None
         if self.eager:
             self._keep()
             try:
@@ -161,14 +176,15 @@ class SparkXShards(Verbs, XShards):
 
     def to_lazy(self) -> SparkXShards:
         """Return the same shards; results of their verbs are computed when they are used."""
-        twin = SparkXShards.lazy(self.rdd, self._class_name)
-        twin._holder, twin._wanted = self._holder, self._wanted
+        twin = SparkXShards(self.rdd, transient=True, class_name=self._class_name, inputs=self._inputs)
+        twin._holder = self._holder
         return twin
 
     def collect(self) -> list[Any]:
         """Return all shards to the driver."""
         holder = self._held()
-        return holder.take() if holder else self.rdd.collect()
+        with refused():
+            return holder.take() if holder else self.rdd.collect()
 
     def first(self) -> Any:
         """Return the first shard."""
@@ -180,17 +196,16 @@ class SparkXShards(Verbs, XShards):
     def take(self, n: int) -> list[Any]:
         """Return the first shards."""
         holder = self._held()
-        return holder.take(n) if holder else self.rdd.take(n)
+        with refused():
+            return holder.take(n) if holder else self.rdd.take(n)
 
     def cache(self) -> SparkXShards:
-        """Keep the shards once they are computed: in files where Spark runs on this machine alone, else by Spark."""
-        self._wanted = True
+        """Keep lazy shards once they are computed: in files where Spark runs on this machine alone, else by Spark."""
         self._keep()
         return self
 
     def uncache(self) -> SparkXShards:
-        """Let go of cached shards."""
-        self._wanted = False
+        """Release the shards now, not only when nothing refers to them: they are computed again if they are used."""
         self._let_go()
         return self
 
@@ -201,10 +216,11 @@ class SparkXShards(Verbs, XShards):
     def compute(self) -> SparkXShards:
         """Compute lazy shards now."""
         holder = self._held()
-        if holder:
-            holder.compute()
-        else:
-            shard_cache.compute(self.rdd)
+        with refused():
+            if holder:
+                holder.compute()
+            else:
+                shard_cache.compute(self.rdd)
         return self
 
     def save_pickle(self, path: str, batchSize: int = 10) -> SparkXShards:
@@ -230,15 +246,23 @@ class SparkXShards(Verbs, XShards):
         NaN becomes null. Columns have one type in all shards, the widest of theirs.
 
         Raises:
-            DataError: Spark has no type for a column, or shards have different columns.
+            DataError: Spark has no type for a column, or lazy shards have different columns.
         """
         from orca.data import exchange
 
-        return exchange.to_spark_df(self._frames("to_spark_df"))
+        rdd, _ = self._rows("to_spark_df")
+        for holder in self._sources():
+            holder.hold_for_jvm()
+        with refused():
+            return exchange.to_spark_df(rdd)
 
-    def _note(self) -> shard_cache.Note | None:
+    def _known(self) -> ShardInfo | None:
         holder = self._held()
-        return holder.note() if holder else None
+        return holder.known() if holder else None
+
+    def _info(self) -> ShardInfo | None:
+        holder = self._held()
+        return holder.info() if holder else None
 
     def _is_small(self) -> bool:
         from orca.data import frames
@@ -251,24 +275,25 @@ class SparkXShards(Verbs, XShards):
         holder = self._holder
         return holder if holder is not None and holder.is_held() else None
 
-    def _child(self, rdd: RDD[Any], class_name: str | None = None) -> SparkXShards:
-        return SparkXShards(rdd, transient=not self.eager, class_name=class_name)
+    def _sources(self) -> tuple[shard_cache.ShardCache, ...]:
+        """Return the computed shards that these are read from, or made of."""
+        holder = self._held()
+        return (*self._inputs, holder) if holder else self._inputs
 
-    def _replaced(self) -> None:
-        """Let go of the shards, as there are new ones, unless the user wants them kept."""
-        if self.eager and not self._wanted:
-            self._let_go()
+    def _made(self, rdd: RDD[Any], class_name: str | None = None, *others: SparkXShards) -> SparkXShards:
+        inputs = itertools.chain.from_iterable(shards._sources() for shards in (self, *others))
+        return SparkXShards(rdd, transient=not self.eager, class_name=class_name, inputs=tuple(inputs))
 
     def _keep(self) -> None:
         if not self.is_cached():
-            self._holder = shard_cache.keep(self._origin)
+            self._holder = shard_cache.keep(self.rdd)
             self.rdd = self._holder.rdd
 
     def _let_go(self) -> None:
         holder = self._held()
         if holder:
             holder.drop()
-        self._holder, self.rdd = None, self._origin
+        self._holder = None
 
 
 def spark_df_to_pd_sparkxshards(df: DataFrame) -> SparkXShards:

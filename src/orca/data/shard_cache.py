@@ -1,9 +1,14 @@
-"""ShardCache: computed shards, until they are used. Owns their files, and the facts that need no job.
+"""ShardCache: computed shards, as long as anything refers to them. Owns their files, and when they are released.
 
 Where Spark runs on this machine alone, a task writes the shards of a partition to a file beside Spark's own blocks and
 returns a short record of it. Later tasks map the file into memory: arrays and frames are not copied, columns that
 nobody looks at are not read, and no shard passes through the JVM. On a cluster a task may run where the file is not:
 there Spark keeps the bytes of shards itself, and sends them.
+
+Shards are released when Python has no reference to their RDD any more: neither XShards, nor lazy XShards that are made
+of them, nor an RDD that is mapped from it. The RDD is a plain one, which refers to no other in Python, so that computed
+shards do not hold those they were made of. Python cannot see what refers to them in the JVM, DataFrames first of all:
+`hold_for_jvm` leaves the release of such shards to Spark's ContextCleaner.
 """
 
 from __future__ import annotations
@@ -16,12 +21,13 @@ import shutil
 import sys
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from orca.data.slices import class_name_of
+from orca.data.layout import ShardInfo, infos_of, total
 from orca.errors import DataError
 
 if TYPE_CHECKING:
@@ -44,8 +50,11 @@ class ShardCache(Protocol):
     def is_held(self) -> bool:
         """Say whether they have not been dropped."""
 
-    def note(self) -> Note | None:
-        """Return the facts about the first of them that need no job."""
+    def known(self) -> ShardInfo | None:
+        """Return what is known about them without a job; None if they are not computed, or there are none."""
+
+    def info(self) -> ShardInfo | None:
+        """Return what they are, if need be after a job; None if there are none."""
 
     def size(self) -> int:
         """Return about how many bytes they are."""
@@ -56,19 +65,14 @@ class ShardCache(Protocol):
     def drop(self) -> None:
         """Let go of them; whatever needs them computes them again."""
 
+    def hold_for_jvm(self) -> None:
+        """Keep them as long as the JVM refers to them, too."""
+
 
 def keep(rdd: RDD[Any]) -> ShardCache:
     """Return the shards of an RDD as such that stay; nothing is computed yet."""
     here = str(rdd.ctx.master).startswith("local")
     return InFiles(rdd) if here and not rdd.is_cached else InSpark(rdd)
-
-
-@dataclass(frozen=True)
-class Note:
-    """The facts about a shard: the name of its class, and the shard without its rows where that is a frame."""
-
-    class_name: str
-    blank: Any
 
 
 class InSpark:
@@ -78,9 +82,13 @@ class InSpark:
         from pyspark import StorageLevel
 
         self.rdd = rdd
+        self._info: ShardInfo | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
+        _released.release(rdd.ctx)
         if not rdd.is_cached:
             # Shards are bytes to the JVM: they need not be serialized once more, and compressed.
-            rdd.persist(StorageLevel.MEMORY_AND_DISK_DESER)
+            self.rdd = _plain(rdd).persist(StorageLevel.MEMORY_AND_DISK_DESER)
+            self._finalizer = _released.watch(self.rdd)
 
     def compute(self) -> None:
         """Compute the shards now."""
@@ -90,9 +98,16 @@ class InSpark:
         """Say whether Spark is to keep them."""
         return bool(self.rdd.is_cached)
 
-    def note(self) -> Note | None:
-        """Return nothing: Spark has bytes alone."""
-        return None
+    def known(self) -> ShardInfo | None:
+        """Return what a job has found out before."""
+        return self._info
+
+    def info(self) -> ShardInfo | None:
+        """Return what the shards are, the first time after a job: Spark has bytes alone."""
+        if self._info is None:
+            infos = self.rdd.mapPartitions(infos_of).collect()
+            self._info = total(infos) if infos else None
+        return self._info
 
     def size(self) -> int:
         """Return the bytes of frames, arrays and the like, after a job."""
@@ -104,7 +119,13 @@ class InSpark:
 
     def drop(self) -> None:
         """Let Spark forget them."""
+        self.hold_for_jvm()
         self.rdd.unpersist()
+
+    def hold_for_jvm(self) -> None:
+        """Leave the shards to the JVM."""
+        if self._finalizer:
+            self._finalizer.detach()
 
 
 def _size(shard: Any) -> int:
@@ -124,12 +145,11 @@ class InFiles:
         from pyspark import StorageLevel
 
         self.folder = _folders.new(rdd.ctx)
-        self.records = rdd.mapPartitions(Writing(str(self.folder)))
+        self.records = _plain(rdd.mapPartitions(Writing(str(self.folder))))
         self.records.persist(StorageLevel.MEMORY_AND_DISK)
         self.rdd = self.records.mapPartitions(read)
         self._record_list: list[Record] | None = None
-        self._finalizer = weakref.finalize(self, _folders.abandon, self.folder)
-        self._finalizer.atexit = False
+        self._finalizer = _released.watch(self.records)
         _folders.watch(self.folder, self.records)
 
     def compute(self) -> None:
@@ -145,9 +165,15 @@ class InFiles:
         """Say whether Spark is to keep the records."""
         return bool(self.records.is_cached)
 
-    def note(self) -> Note | None:
-        """Return the note of the first task that had a shard."""
-        return next((record.note for record in self._computed() if record.note), None)
+    def known(self) -> ShardInfo | None:
+        """Return what the tasks have written down."""
+        infos = [record.info for record in self._record_list or [] if record.info]
+        return total(infos) if infos else None
+
+    def info(self) -> ShardInfo | None:
+        """Return what the tasks have written down, once they have run."""
+        self._computed()
+        return self.known()
 
     def size(self) -> int:
         """Return the bytes of the files."""
@@ -173,6 +199,42 @@ class InFiles:
         if not is_busy(self.records.ctx):
             _folders.remove(self.folder)
 
+    def hold_for_jvm(self) -> None:
+        """Leave the files to the JVM: they go when it has no use for their records."""
+        if self._finalizer.detach():
+            weakref.finalize(self.records, _folders.abandon, self.folder).atexit = False
+
+
+def _plain(rdd: RDD[Any]) -> RDD[Any]:
+    """Return an RDD without the references to those it is made of, which are the JVM's affair from here on."""
+    from pyspark import RDD
+
+    return RDD(rdd._jrdd, rdd.ctx, rdd._jrdd_deserializer)
+
+
+class _Released:
+    """RDDs that Python has no use for any more. A finalizer may run at any time, so it must not talk to the JVM."""
+
+    def __init__(self) -> None:
+        self._numbers: deque[tuple[str, int]] = deque()
+
+    def watch(self, rdd: RDD[Any]) -> weakref.finalize[..., Any]:
+        """Note down the RDD when nothing in Python refers to it."""
+        finalizer = weakref.finalize(rdd, self._numbers.append, (str(rdd.ctx.applicationId), rdd.id()))
+        finalizer.atexit = False
+        return finalizer
+
+    def release(self, context: SparkContext) -> None:
+        """Let Spark forget the RDDs that were noted down."""
+        while self._numbers:
+            spark, number = self._numbers.popleft()
+            rdd = context._jsc.getPersistentRDDs().get(number) if spark == context.applicationId else None
+            if rdd is not None:
+                rdd.unpersist(False)
+
+
+_released = _Released()
+
 
 class _Folders:
     """The folders with files of shards, of the Spark that runs; it removes the rest when it stops.
@@ -194,6 +256,7 @@ class _Folders:
             self._clear()  # Spark removes its folder only when the JVM ends
             self._spark, self._garbage = str(context.applicationId), 0
             when_stopped(self._clear)
+        _released.release(context)
         if self._garbage > _ABANDONED:
             context._jvm.System.gc()  # type: ignore[union-attr]
             self._garbage = 0
@@ -259,13 +322,13 @@ class Writing:
             yield from shards
             return
         with file:
-            note, index = None, []
+            infos, index = [], []
             for shard in shards:
-                note = note or Note(class_name_of(shard), shard.iloc[:0] if hasattr(shard, "iloc") else None)
+                infos.append(ShardInfo.of(shard))
                 index.append(_write(file, shard))
             end = file.tell()
             pickle.dump(index, file)
-        yield Record(path, end, note)
+        yield Record(path, end, total(infos) if infos else None)
 
 
 @dataclass(frozen=True)
@@ -274,7 +337,7 @@ class Record:
 
     path: str
     end: int
-    note: Note | None
+    info: ShardInfo | None
 
     def shards(self) -> Iterator[Any]:
         """Yield the shards. They may be changed: the file stays as it is.

@@ -61,8 +61,8 @@ def cut(shard: Any, start: int, stop: int) -> Any:
     return shard[start:stop] if isinstance(shard, list | np.ndarray) else cut_rows(shard, slice(start, stop))
 
 
-def peek(rdd: RDD[Any], look: Callable[[Any], Any]) -> Any:
-    """Return the result of `look` at the first shard.
+def peek(rdd: RDD[Any], look: Callable[[Any], Any], is_enough: Callable[[Any], bool] = lambda result: True) -> Any:
+    """Return the result of `look` at the first shard of a partition: of the first one where that is enough.
 
     RDD.first would leave a partition half read, and Spark ends Python workers to which that happens: the next ones
     would import pandas anew.
@@ -70,10 +70,14 @@ def peek(rdd: RDD[Any], look: Callable[[Any], Any]) -> Any:
     Raises:
         DataError: There is no shard.
     """
+    seen: list[Any] = []
     for partition in range(rdd.getNumPartitions()):
         results = rdd.ctx.runJob(rdd, partial(_seen, look=look), [partition])
-        if results:
+        if results and is_enough(results[0]):
             return results[0]
+        seen.extend(results)
+    if seen:
+        return seen[0]
     raise DataError("there are no shards: the RDD of this XShards is empty.")
 
 
@@ -91,10 +95,14 @@ def join(parts: Sequence[Any]) -> Any:
     """
     if len(parts) == 1:
         return parts[0]
+    if class_name_of(parts[0]) == FRAME:
+        from orca.data.layout import joined
+
+        return joined(parts)
     if hasattr(parts[0], "iloc"):
         import pandas as pd
 
-        full = [part for part in parts if len(part)]  # rows alone decide on the types of columns
+        full = [part for part in parts if len(part)]  # rows alone decide on the type
         return pd.concat(full) if full else parts[0]
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]

@@ -7,32 +7,23 @@ memory once: the Arrow form of a column is freed as soon as pandas has it. Pytho
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orca.data.refusals import other_header as other_header  # for the readers of files
+from orca.data.refusals import refused
 from orca.data.shard import SparkXShards
 from orca.data.slices import FRAME
-from orca.errors import DataError
 from orca.rows.arrow import stretches
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark import RDD
     from pyspark.sql import DataFrame
-
-# In the text of Spark's error: our own code's refusal, and Spark's words about files with other columns.
-_REFUSAL = re.compile(r"orca\.errors\.DataError: (.*?)(?=\n SQLSTATE|\n\n|\n\tat |\Z)", re.DOTALL)
-_HEADER = re.compile(
-    r"(?:CSV header does not conform.*?Header: (?P<names>.*?)\n\s*Schema: .*?|"
-    r"Number of column in CSV header.*?Header length: (?P<width>\d+).*?)\n\s*CSV file: (?P<file>\S+)",
-    re.DOTALL,
-)
 
 
 def frame_shards(
@@ -66,6 +57,8 @@ def frame_shards(
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     template = blocks.seen(pa.RecordBatch.from_pylist([], to_arrow_schema(plain.schema, **zone)))
     rdd = plain.mapInArrow(blocks, "columns array<binary>").rdd
+    if not rdd.getNumPartitions():  # as of limit(0)
+        rdd = rdd.ctx.parallelize([], 1)
     assembly = Assembly(labels[: template.num_columns], template.schema, OrcaContext._shard_size, finish)
     return computed(rdd.mapPartitions(assembly), class_name)
 
@@ -78,32 +71,6 @@ def computed(rdd: RDD[Any], class_name: str) -> SparkXShards:
     """
     with refused():
         return SparkXShards(rdd, class_name=class_name)
-
-
-@contextmanager
-def refused() -> Iterator[None]:
-    """Raise the refusals of Spark's tasks in their own words.
-
-    Raises:
-        DataError: A task raised it.
-    """
-    try:
-        yield
-    except Exception as error:
-        ours, header = _REFUSAL.search(str(error)), _HEADER.search(str(error))
-        if header:
-            raise other_header(header["file"], header["names"] or f"{header['width']} columns") from None
-        if ours:
-            raise DataError(ours[1].strip()) from None
-        raise
-
-
-def other_header(path: str, columns: str) -> DataError:
-    """Return the error of CSV files that have different headers."""
-    return DataError(
-        f"the files have different headers: {path} has {columns}, which is not that of the others. Columns go by their "
-        "names: read these files apart, or pass names=['…'], header=0 where they go by position."
-    )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from orca.data.refusals import refused
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -378,8 +379,6 @@ def _merged(shards: SparkXShards, measure: Callable[[Any], _Fit], merge: Callabl
     def of_partition(parts: Any) -> Any:
         fits = [measure(part) for part in parts]
         return [reduce(merge, fits)] if fits else []
-
-    from orca.data.spark_frames import refused
 
     with refused():
         return shards.rdd.mapPartitions(of_partition).treeReduce(merge)

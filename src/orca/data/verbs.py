@@ -6,17 +6,19 @@ frames.py and groups.py.
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orca.core.columns import column_array
+from orca.core.columns import column_array, is_rows
 from orca.core.plan import even_split
 from orca.core.units import positive
+from orca.data.layout import ShardInfo, check_same, conform, union
+from orca.data.refusals import refused
 from orca.data.slices import FRAME, SERIES, class_name_of, cut, join, peek, row_count
 from orca.errors import ArgumentError, DataError
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-    from orca.data import shard_cache
+
+_LISTED = 10  # columns or keys in a repr
 
 
 class Verbs:
@@ -93,16 +96,51 @@ class Verbs:
         """Return how many partitions the shards lie in."""
         return self.rdd.getNumPartitions()
 
+    def __repr__(self) -> str:
+        """Tell what the shards are, as far as that is known without a job.
+
+        Example::
+
+            SparkXShards(DataFrame, columns=['city', 'price'], rows=6, shards=3)
+        """
+        info, facts = self._known(), []
+        if info:
+            facts = [" or ".join(map(_short, info.kinds))]
+            columns = dict.fromkeys(name for blank, _ in info.layouts for name in blank.columns)
+            facts += [f"columns={_listing(columns)}"] if info.layouts else []
+            facts += [f"keys={_listing(info.keys)}"] if info.keys is not None else []
+            facts += [f"rows={info.rows}"] if info.rows is not None else []
+            facts += [f"shards={info.shards}"]
+        else:
+            facts = [_short(self._class_name)] if self._class_name else []
+            with suppress(Exception):  # whatever py4j says of a Spark that is stopped
+                facts += [f"partitions={self.num_partitions()}"]
+        return f"{type(self).__name__}({', '.join(facts)})"
+
     def __len__(self) -> int:
-        """Return the sum of the shards' lengths: rows of frames and arrays, keys of dicts; 1 for shards without one."""
-        return int(self.rdd.map(_length).sum())
+        """Return how many rows the shards have.
+
+        They are those of frames and arrays, of the arrays in a dict or a tuple, and the items of a list. A shard
+        without any, or with arrays of different lengths, counts as one.
+        """
+        info = self._known()
+        if info and info.rows is not None:
+            return info.rows
+        with refused():
+            return int(self.rdd.map(_length).sum())
 
     def __getitem__(self, key: Any) -> Self:
         """Return shard[key] of every shard, lazily: a column of frames, an entry of dicts."""
-        wrong = peek(self.rdd, partial(_refusal, key=key))
+        rdd = self.rdd
+        if self._get_class_name() == FRAME:
+            from orca.data import frames
+
+            rdd, empty = self._rows("[]")
+            frames.check_unique(key if isinstance(key, list) else [key], empty.columns, "[]")
+        wrong = peek(rdd, partial(_refusal, key=key))
         if wrong:
             raise ArgumentError(wrong)
-        return self.to_lazy()._child(self.rdd.map(operator.itemgetter(key)))
+        return self.to_lazy()._made(rdd.map(operator.itemgetter(key)))
 
     def repartition(self, num_partitions: int) -> Self:
         """Spread the rows evenly over partitions, in their order, one shard in each.
@@ -142,9 +180,7 @@ class Verbs:
             raise DataError(f"split needs shards with the same number of items; got shards of {lengths} items.")
         if not lengths or lengths[0] < 2:
             return [self]
-        parts = [self._child(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
-        self._replaced()
-        return parts
+        return [self._made(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
 
     def zip(self, other: Self) -> Self:
         """Return pairs of a shard and the one of others at its place.
@@ -167,7 +203,7 @@ class Verbs:
                 f"The two {kind.__name__} should have the same number of elements in each partition; got {one} and "
                 f"{two}."
             )
-        return self._made(self.rdd.zip(other.rdd), "builtins.tuple")
+        return self._made(self.rdd.zip(other.rdd), "builtins.tuple", other)
 
     # Series
 
@@ -181,7 +217,8 @@ class Verbs:
             raise ArgumentError(
                 f"unique needs shards that are pandas Series, as shards['column'] gives; got {self._get_class_name()}."
             )
-        return np.asarray(join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique())
+        with refused():
+            return np.asarray(join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique())
 
     # Frames: rows meet others
 
@@ -197,13 +234,10 @@ class Verbs:
         """
         from orca.data import frames
 
-        rdd = self._frames("partition_by")
-        if not isinstance(cols, str):
-            raise ArgumentError(f"partition_by takes the name of one column, as a str; got {cols!r}.")
-        empty = self._blank()
-        have = list(empty.columns)
-        if cols not in have:
-            raise ArgumentError(f"The partition column is not in the DataFrame: {cols!r}; it has {have}.")
+        rdd, empty = self._rows("partition_by")
+        if isinstance(cols, list | set | dict):
+            raise ArgumentError(f"partition_by takes the name of one column; got {cols!r}.")
+        frames.check_columns([cols], empty.columns, "partition_by")
         parts = self._parts() if num_partitions is None else positive("num_partitions", num_partitions)
         return self._made(frames.regroup(rdd, frames.hashed([cols], parts), parts, empty), FRAME)
 
@@ -211,7 +245,7 @@ class Verbs:
         """Return each row once, the first of those that are equal in all columns; in no particular order."""
         from orca.data import frames
 
-        return self._made(frames.deduplicated(self._frames("deduplicates"), self._blank(), self._parts()), FRAME)
+        return self._made(frames.deduplicated(*self._rows("deduplicates"), self._parts()), FRAME)
 
     def sort_values(self, col_names: str | list[str] | None = None, ascending: bool | list[bool] = True) -> Self:
         """Sort all rows: the shards hold one after the other the rows of pandas' stable sort; nulls are the last.
@@ -225,8 +259,10 @@ class Verbs:
         """
         from orca.data import frames
 
-        rdd = self._frames("sort_values")
-        return self._made(frames.ordered(rdd, self._blank(), col_names, ascending, self._parts()), FRAME)
+        rdd, empty = self._rows("sort_values")
+        with refused():
+            rows = frames.ordered(rdd, empty, col_names, ascending, self._parts())
+        return self._made(rows, FRAME)
 
     def merge(self, right: Self, how: str = "inner", on: str | list[str] | None = None) -> Self:
         """Join rows with equal keys, as pandas.DataFrame.merge does; in no particular order.
@@ -245,15 +281,15 @@ class Verbs:
             raise ArgumentError(
                 f"merge: right should be a {type(self).__name__} of pandas DataFrames; got {type(right).__name__}."
             )
-        rdds = self._frames("merge"), right._frames("merge")
-        blanks = [self._blank(), right._blank()]
+        (left_rows, left_empty), (right_rows, right_empty) = self._rows("merge"), right._rows("merge")
+        blanks = [left_empty, right_empty]
         keys = frames.keys_of_merge(blanks, how, on)
         if how in ("inner", "left") and right._is_small():
-            small = join(right.collect())
+            small = conform(join(right.collect()), right_empty)
             if frames.are_exact(small[keys]):
-                return self._made(frames.merged_with(rdds[0], small, how, keys), FRAME)
+                return self._made(frames.merged_with(left_rows, small, how, keys), FRAME)
         parts = max(self._parts(), right._parts())
-        return self._made(frames.merged(rdds, blanks, how, keys, parts), FRAME)
+        return self._made(frames.merged((left_rows, right_rows), blanks, how, keys, parts), FRAME, right)
 
     def group_by(
         self,
@@ -284,8 +320,10 @@ class Verbs:
         """
         from orca.data import groups
 
-        rdd = self._frames("group_by")
-        return self._made(groups.grouped(rdd, self._blank(), columns, agg, join, self._parts(), self.eager), FRAME)
+        rdd, empty = self._rows("group_by")
+        with refused():
+            rows = groups.grouped(rdd, empty, columns, agg, join, self._parts(), self.eager)
+        return self._made(rows, FRAME)
 
     # Frames: each row alone
 
@@ -293,11 +331,12 @@ class Verbs:
         """Return some of the columns, as frames."""
         from orca.data import frames
 
-        return self._made(frames.selected(self._frames("select"), self._blank(), cols), FRAME)
+        return self._made(frames.selected(*self._rows("select"), cols), FRAME)
 
     def drop_missing_value(self) -> Self:
         """Drop the rows with a missing value; columns stay (older systems dropped these instead)."""
-        return self._made(self._frames("drop_missing_value").map(operator.methodcaller("dropna")), FRAME)
+        rdd, _ = self._rows("drop_missing_value")
+        return self._made(rdd.map(operator.methodcaller("dropna")), FRAME)
 
     def sample(self, frac: float, replace: bool = False, weights: Any = None, random_state: int | None = None) -> Self:
         """Draw a random part of each shard; it is the same part whenever it is computed.
@@ -310,7 +349,9 @@ class Verbs:
         """
         from orca.data import frames
 
-        rdd = self._frames("sample")
+        rdd, empty = self._rows("sample")
+        if isinstance(weights, str):
+            frames.check_columns([weights], empty.columns, "sample")
         rows = frames.sampled(rdd, frac=frac, replace=replace, weights=weights, random_state=random_state)
         return self._made(rows, FRAME)
 
@@ -324,9 +365,8 @@ class Verbs:
         """
         from orca.data import frames
 
-        rdd = self._frames("assembleFeatureLabelCols")
-        names = [[cols] if isinstance(cols, str) else list(cols) for cols in (featureCols, labelCols)]
-        frames.check_columns(itertools.chain(*names), self._blank().columns, "assembleFeatureLabelCols")
+        rdd, empty = self._rows("assembleFeatureLabelCols")
+        names = [frames.names_of(cols, empty, "assembleFeatureLabelCols") for cols in (featureCols, labelCols)]
         return self._made(rdd.map(partial(_assembled, features=names[0], labels=names[1])), "builtins.dict")
 
     def stack_feature_labels(self) -> Self:
@@ -348,13 +388,15 @@ class Verbs:
         """Return the largest value of a column; None where it has none."""
         from orca.data import frames
 
-        return frames.largest(self._frames("max_values"), self._blank(), col_name)
+        with refused():
+            return frames.largest(*self._rows("max_values"), col_name)
 
     def get_null_sum(self) -> pd.Series:
         """Return how many values of each column are missing."""
         from orca.data import frames
 
-        return frames.null_counts(self._frames("get_null_sum"))
+        with refused():
+            return frames.null_counts(*self._rows("get_null_sum"))
 
     def describe(self, cols: str | list[str] | None = None) -> pd.DataFrame:
         """Return the table of pandas.DataFrame.describe for all rows; quartiles are exact.
@@ -366,13 +408,21 @@ class Verbs:
         """
         from orca.data import frames
 
-        return frames.described(self._frames("describe"), self._blank(), cols)
+        with refused():
+            return frames.described(*self._rows("describe"), cols)
 
     def head(self, n: int = 5) -> pd.DataFrame:
-        """Return the first rows."""
+        """Return the first rows.
+
+        Raises:
+            ArgumentError: `n` is no whole number of at least 0.
+        """
         from orca.data import frames
 
-        return frames.head(self._frames("head"), n)
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ArgumentError(f"head: n must be a whole number of at least 0; got {n!r}.")
+        with refused():
+            return frames.head(*self._rows("head"), n)
 
     def concat_to_pdf(self, axis: int = 0) -> pd.DataFrame:
         """Return all shards as one frame on the driver, below each other (axis 0) or beside each other (1)."""
@@ -380,6 +430,8 @@ class Verbs:
 
         self._frames("concat_to_pdf")
         frames = self.collect()
+        if not frames:
+            raise DataError("there are no shards: the RDD of this XShards is empty.")
         return join(frames) if not axis else pd.concat(frames, axis=1)
 
     def sample_to_pdf(
@@ -394,16 +446,16 @@ class Verbs:
         return self.to_lazy().sample(frac, replace, weights, random_state).concat_to_pdf(axis)
 
     def get_schema(self) -> dict[str, Any]:
-        """Return {"columns", "dtypes"} of the first shard."""
-        self._frames("get_schema")
-        empty = self._blank()
+        """Return {"columns", "dtypes"} of the frame of all shards; of lazy ones those of the first shard."""
+        _, empty = self._rows("get_schema")
         return {"columns": empty.columns, "dtypes": empty.dtypes}
 
     def _get_class_name(self) -> str:
         """Return the name of the shards' class, of the first one where nobody has told it."""
         if self._class_name is None:
-            note = self._note()
-            self._class_name = note.class_name if note else peek(self.rdd, class_name_of)
+            info = self._known()
+            with refused():
+                self._class_name = info.kinds[0] if info else peek(self.rdd, class_name_of)
         return self._class_name
 
     def _frames(self, verb: str) -> Any:
@@ -412,34 +464,39 @@ class Verbs:
             raise ArgumentError(f"{verb} needs shards that are pandas DataFrames; got {self._get_class_name()}.")
         return self.rdd
 
-    def _blank(self) -> Any:
-        """Return the first shard without its rows, where it is a frame."""
-        note = self._note()
-        return note.blank if note else peek(self.rdd, _no_rows)
+    def _rows(self, verb: str) -> tuple[Any, Any]:
+        """Return the RDD of shards with the columns and types of the frame of all rows, and that frame without rows.
+
+        Of lazy shards only the first is known: if others have other columns, they are refused when they are computed.
+        """
+        rdd, info = self._frames(verb), self._info()
+        if info is None:
+            with refused():
+                empty = peek(rdd, _no_rows, is_enough=_has_columns)
+            return rdd.map(partial(check_same, blank=empty)), empty
+        if info.kinds != (FRAME,):
+            raise DataError(f"{verb} needs shards that are pandas DataFrames; some are {info.kinds[1]}.")
+        empty = union(info.layouts)
+        return rdd if len(info.layouts) == 1 else rdd.map(partial(conform, blank=empty)), empty
 
     def _parts(self) -> int:
         return max(1, self.num_partitions())
 
-    def _note(self) -> shard_cache.Note | None:
-        """Return the facts about the first shard that are known without asking for it."""
+    def _known(self) -> ShardInfo | None:
+        """Return what is known of the shards without a job."""
+        return None
+
+    def _info(self) -> ShardInfo | None:
+        """Return what the shards are, unless they would have to be computed for that, or there are none."""
         return None
 
     def _is_small(self) -> bool:
         """Say whether the shards may be sent to every worker; those that would have to be computed may not."""
         return False
 
-    def _child(self, rdd: Any, class_name: str | None = None) -> Self:
-        """Return new shards."""
+    def _made(self, rdd: Any, class_name: str | None = None, *others: Self) -> Self:
+        """Return new shards that are made of these, and of others."""
         raise NotImplementedError
-
-    def _replaced(self) -> None:
-        """Note that new shards have been made of these."""
-
-    def _made(self, rdd: Any, class_name: str | None = None) -> Self:
-        """Return new shards in place of these."""
-        child = self._child(rdd, class_name)
-        self._replaced()
-        return child
 
 
 class SharedValue:
@@ -489,8 +546,39 @@ def _refusal(shard: Any, key: Any) -> str | None:
 
 
 def _length(shard: Any) -> int:
+    rows = row_count(shard)
+    if rows is not None:
+        return rows
+    if isinstance(shard, dict | tuple):
+        lengths = set(_lengths(shard))
+        return lengths.pop() if len(lengths) == 1 else 1
+    if isinstance(shard, str | bytes):
+        return 1
     countable = hasattr(shard, "__len__") and getattr(shard, "ndim", None) != 0  # an array may have no dimensions
     return len(shard) if countable else 1
+
+
+def _lengths(part: Any) -> Iterator[int]:
+    """Yield the rows of all arrays, Series and lists of numbers in a dict or a tuple."""
+    if is_rows(part) or hasattr(part, "iloc") or (isinstance(part, np.ndarray) and part.ndim):
+        yield len(part)
+    elif isinstance(part, dict | tuple | list):
+        for child in part.values() if isinstance(part, dict) else part:
+            yield from _lengths(child)
+
+
+def _short(class_name: str) -> str:
+    return class_name.rpartition(".")[2]
+
+
+def _listing(names: Iterable[Any]) -> str:
+    words = list(map(repr, names))
+    more = [f"... {len(words) - _LISTED} more"] if len(words) > _LISTED else []
+    return f"[{', '.join(words[:_LISTED] + more)}]"
+
+
+def _has_columns(frame: Any) -> bool:
+    return getattr(frame, "shape", (0, 1))[1] > 0
 
 
 def _items(shard: Any) -> int:

@@ -149,6 +149,49 @@ def test_rows_must_fit_the_schema(tmp_path: Path, change: Any, message: str) -> 
         ParquetDataset.write(str(tmp_path / "set"), [change], SCHEMA)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (DType.INT64, 2.7, "SCALAR of INT64 .*: 2.7 that int64 does not hold"),
+        (DType.INT32, 2**31, "2147483648 that int32 does not hold"),
+        (DType.UINT8, -1, "-1 that uint8 does not hold"),
+        (DType.INT64, 2**70, "object where numbers belong"),
+        (DType.INT32, float("nan"), "nan that int32 does not hold"),
+        (DType.INT64, None, "object where numbers belong"),
+        (DType.INT64, "5", "<U1 where numbers belong"),
+        (DType.FLOAT32, "2.5", "<U3 where numbers belong"),
+        (DType.FLOAT32, 1e300, r"1e\+300 that float32 does not hold"),
+        (DType.BOOL, 2, "2 that bool does not hold"),
+        (DType.FLOAT64, np.datetime64("2024-01-01"), "datetime64.* where numbers belong"),
+        (DType.FLOAT64, [1.0, 2.0], r"shape \(2,\) where the schema has \(\)"),
+        (DType.STRING, 5, "SCALAR of STRING in the schema, and a row has another thing"),
+    ],
+)
+def test_a_number_that_its_field_does_not_hold_is_refused(
+    tmp_path: Path, kind: DType, value: Any, message: str
+) -> None:
+    schema = {"v": SchemaField(FeatureType.SCALAR, kind)}
+    with pytest.raises(DataError, match=message):
+        ParquetDataset.write(str(tmp_path / "set"), [{"v": value}], schema)
+
+
+def test_numbers_that_their_fields_hold_are_written_in_their_types(tmp_path: Path) -> None:
+    path = str(tmp_path / "set")
+    values: dict[str, tuple[DType, Any]] = {
+        "whole": (DType.INT64, 2.0), "large": (DType.INT64, 2**60 + 1), "truth": (DType.BOOL, np.True_),
+        "counted": (DType.INT8, True), "missing": (DType.FLOAT32, None), "half": (DType.FLOAT16, 0.5),
+        "infinite": (DType.FLOAT32, float("inf")), "number": (DType.FLOAT64, 3), "text": (DType.STRING, "5"),
+    }  # fmt: skip
+    schema = {name: SchemaField(FeatureType.SCALAR, kind) for name, (kind, _) in values.items()}
+    ParquetDataset.write(path, [{name: value for name, (_, value) in values.items()}], schema)
+    (row,) = ParquetIterable.of(path, None, None)()
+    assert np.isnan(row.pop("missing"))
+    assert row == {
+        "whole": 2, "large": 2**60 + 1, "truth": True, "counted": 1, "half": 0.5, "infinite": float("inf"),
+        "number": 3.0, "text": "5",
+    }  # fmt: skip
+
+
 def test_what_is_no_dataset_is_refused(tmp_path: Path, dataset: str) -> None:
     with pytest.raises(DataError, match="there is no dataset at .*: it has no _orca_metadata"):
         ParquetDataset.read_as_torch(str(tmp_path))

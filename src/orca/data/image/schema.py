@@ -83,6 +83,7 @@ class SchemaField(NamedTuple):
 
 
 Schema = Mapping[str, SchemaField]
+_FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
 def ndarray_dtype_to_dtype(dtype: Any) -> DType:
@@ -145,7 +146,7 @@ def _column(values: list[Any], name: str, field: SchemaField) -> pa.Array:
         if field.feature_type is FeatureType.IMAGE:
             return pa.array([_image_bytes(value) for value in values], pa.binary())
         if field.feature_type is FeatureType.SCALAR:
-            return pa.array(values, _arrow_type(field))
+            return pa.array(_scalars(values, field), _arrow_type(field))
         arrays = [_fitting(np.asarray(value), field) for value in values]
         if field.fixed:
             return pa.array([array.tobytes() for array in arrays], _arrow_type(field))
@@ -172,15 +173,34 @@ def _image_bytes(value: Any) -> bytes:
     raise TypeError(f"an image is a path or the bytes of a file, not {type(value).__name__}")
 
 
+def _scalars(values: list[Any], field: SchemaField) -> Any:
+    """Return the values of a field, numbers as an array; None is NaN where there is one."""
+    if field.dtype in (DType.STRING, DType.BYTES):
+        return values
+    blank = np.nan if field.dtype in _FLOATS else None
+    cells = [_fitting(np.asarray(blank if value is None else value), field) for value in values]
+    return np.array(cells, field.dtype.value)
+
+
 def _fitting(array: np.ndarray, field: SchemaField) -> np.ndarray:
+    """Return an array in the type of a field.
+
+    Raises:
+        ValueError: It has another shape, holds other things than numbers, or numbers that the type does not hold.
+    """
     fits = len(field.shape) == array.ndim and all(
         length in (-1, have) for length, have in zip(field.shape, array.shape, strict=True)
     )
     if not fits:
         raise ValueError(f"shape {array.shape} where the schema has {tuple(field.shape)}")
-    cast = array.astype(field.dtype.value, copy=False)
-    if cast.dtype.kind in "biu" and not np.array_equal(cast, array):
-        raise ValueError(f"numbers of {array.dtype} that {cast.dtype} does not hold")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{array.dtype} where numbers belong")
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(field.dtype.value, copy=False)
+    holds = np.array_equal(cast, array) if cast.dtype.kind in "biu" else np.array_equal(np.isinf(cast), np.isinf(array))
+    if not holds:
+        what = f"{array.item()!r}" if not array.ndim else f"numbers of {array.dtype}"
+        raise ValueError(f"{what} that {cast.dtype} does not hold")
     return cast
 
 
