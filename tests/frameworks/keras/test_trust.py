@@ -241,6 +241,10 @@ OLD_FILES: dict[str, tuple[Callable[[Scene], str], str]] = {
         ),
         CODE,
     ),
+    "function of no name": (
+        lambda scene: scene.keras([first(), dense(activation=function(None, "evil_module", "function"))]),
+        NAMES.format("function"),
+    ),
     "class that is no name": (lambda scene: scene.keras([first(), layer(["Dense"], {})]), "has no plain name"),  # type: ignore[arg-type]
     "vocabulary of a path": (
         lambda scene: scene.keras([first(), layer("StringLookup", {"name": "x", "vocabulary": "/etc/passwd"})]),
@@ -336,7 +340,8 @@ def test_a_graph_in_a_saved_model_touches_no_files(scene: Scene) -> None:
             with tf.control_dependencies([tf.io.write_file(run, "x")]):
                 return tf.identity(x)
 
-    scene.loads_nothing(scene.saved(Writes()), "TensorFlow's operation WriteFile.*" + CODE)
+    path = scene.saved(Writes())
+    scene.loads_nothing(path, r"holds code \(TensorFlow's operation WriteFile\).*" + CODE)
 
 
 def test_what_a_file_says_twice_is_refused(scene: Scene) -> None:
@@ -450,3 +455,24 @@ def test_a_file_that_is_trusted_runs_its_code(scene: Scene) -> None:
     with contextlib.suppress(ArgumentError):  # its weights are those of another model
         load_model(path, safe_mode=False)
     assert scene.run.exists()
+
+
+@FAMILIES
+@pytest.mark.parametrize("name", ["net.keras", "net.h5"])  # a loss in an .h5 file is a bare name
+def test_a_loss_that_is_not_known_matters_to_compiling_alone(tmp_path: Path, family: Any, name: str) -> None:
+    def distance(y: Any, predictions: Any) -> Any:
+        return abs(y - predictions)
+
+    model, path = plain(family), str(tmp_path / name)
+    model.compile("sgd", loss=distance)
+    save_model(model, path)
+    np.testing.assert_array_equal(load_model(path, compile=False)(X), model(X))
+    if name == "net.keras":
+        with pytest.raises(ArgumentError, match=NAMES.format("distance")):
+            load_model(path)
+    assert load_model(path, {"distance": distance}).loss is not None
+
+
+def test_a_class_of_the_program_does_not_let_one_of_keras_pass(scene: Scene) -> None:
+    path = scene.keras([first(), layer("Lambda", bytecode(scene))])
+    scene.loads_nothing(path, CODE, custom_objects={"Lambda": tf_keras.layers.Dense})

@@ -225,7 +225,7 @@ def _load_folder(place: str, path: str, custom_objects: Any, compile: bool, safe
 
 def _read_model(family: str, place: str, path: str, custom_objects: Any, compile: bool, safe_mode: bool) -> Any:
     if safe_mode:
-        check_file(place, path, family, custom_objects)
+        check_file(place, path, family, custom_objects, compile)
     # Keras 3 (3.15 still) does not find losses by their short names ("mse") when it compiles from an .h5 itself.
     by_hand = family == "keras" and compile and os.path.isfile(place) and h5py.is_hdf5(place)
     try:
@@ -278,7 +278,7 @@ def _family_of_archive(place: str, path: str) -> str:
     try:
         with zipfile.ZipFile(place) as archive:
             version = str(json.loads(archive.read("metadata.json"))["keras_version"])
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ArgumentError(f"{path} is no .keras file: {type(error).__name__}: {error}. Is it complete?") from error
     return _family_of_version(version)
 

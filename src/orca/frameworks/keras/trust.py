@@ -13,14 +13,15 @@ import os
 import sys
 import types
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import h5py
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, OrcaError
 from orca.frameworks.keras.travel import FAMILIES, library
 
 _METADATA = "keras_metadata.pb"
@@ -60,10 +61,13 @@ _OPS_OF_CHECKPOINTS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFile
 _OPS_OUTSIDE = (  # parts of the names of TensorFlow's operations that touch files, other processes or Python
     *("File", "PyFunc", "Print", "Debug", "Dump", "Dataset", "Reader", "Summary", "Remote", "Rpc", "Restore", "Save"),
     *("Checkpoint", "ImportEvent", "DataService", "Lmdb", "LMDB", "Sql", "LoadAndRemap", "GenerateVocab"),
+    *("Write", "ImmutableConst", "FixedUnigram", "DecodeProto", "EncodeProto"),
 )
 
 
-def check_file(place: str, path: str, family: str, custom_objects: Mapping[str, Any] | None) -> None:
+def check_file(
+    place: str, path: str, family: str, custom_objects: Mapping[str, Any] | None, compile: bool = True
+) -> None:
     """Refuse a file of a model that names more than Keras and the program hold.
 
     Args:
@@ -71,40 +75,48 @@ def check_file(place: str, path: str, family: str, custom_objects: Mapping[str, 
         path: What the user calls it.
         family: The Keras that will load it.
         custom_objects: Classes and functions that the caller passed, by name.
+        compile: Whether the loader will read how the model was compiled, too.
 
     Raises:
         ArgumentError: Naming the path, the name in it, and the remedy.
     """
     judge = _Judge(path, family, custom_objects or {})
-    if os.path.isdir(place):
-        _check_saved_model(judge, place)
-    elif zipfile.is_zipfile(place):
-        with zipfile.ZipFile(place) as archive:
-            judge.config(_parsed(archive.read("config.json"), path))
-        check_storage(place, path)
-    else:
-        with h5py.File(place, "r") as file:
-            for name in ("model_config", "training_config"):
-                if name in file.attrs:
-                    judge.config(_parsed(file.attrs[name], path))
-        check_storage(place, path)
+    with _complete(path):
+        if os.path.isdir(place):
+            _check_saved_model(judge, place, compile)
+            return
+        if zipfile.is_zipfile(place):
+            with zipfile.ZipFile(place) as archive:
+                config = _parsed(archive.read("config.json"), path)
+            if isinstance(config, dict) and not compile:
+                config.pop("compile_config", None)
+            judge.config(config)
+        else:
+            with h5py.File(place, "r") as file:
+                for name in ("model_config", "training_config")[: 2 if compile else 1]:
+                    if name in file.attrs:
+                        judge.config(_parsed(file.attrs[name], path))
+    check_storage(place, path)
 
 
 def check_storage(place: str, path: str) -> None:
     """Refuse a `.keras` or `.h5` file that holds a member twice, or arrays that lie in other files."""
-    if not zipfile.is_zipfile(place):
-        with h5py.File(place, "r") as file:
-            _refuse_other_files(file, path)
-        return
-    with zipfile.ZipFile(place) as archive:
-        names = archive.namelist()
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ArgumentError(f"{path} holds {twice!r} twice, so what it says is not certain. Save the model again.")
-        for name in names:
-            if name.endswith(".h5"):
-                with h5py.File(BytesIO(archive.read(name)), "r") as file:
-                    _refuse_other_files(file, path)
+    with _complete(path):
+        if not zipfile.is_zipfile(place):
+            with h5py.File(place, "r") as file:
+                _refuse_other_files(file, path)
+            return
+        with zipfile.ZipFile(place) as archive:
+            names = archive.namelist()
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ArgumentError(
+                    f"{path} holds {twice!r} twice, so what it says is not certain. Save the model again."
+                )
+            for name in names:
+                if name.endswith(".h5"):
+                    with h5py.File(BytesIO(archive.read(name)), "r") as file:
+                        _refuse_other_files(file, path)
 
 
 def would_run_code(path: str, what: str = "a lambda, perhaps") -> ArgumentError:
@@ -146,8 +158,10 @@ class _Judge:
             self._typespec(config)
         elif name not in _VALUES or module is not None:
             self._class(name, module, config.get("registered_name", name))
+            if name in _RUNNING and not self._replaced(name, config):
+                raise would_run_code(self.path, f"in a {name}")
             inner = config.get("config")
-            if isinstance(inner, dict) and self._known(name) is None:
+            if isinstance(inner, dict) and not self._replaced(name, config):
                 self._arguments(name, inner)
 
     def _class(self, name: str, module: str | None, registered: str | None) -> None:
@@ -157,8 +171,10 @@ class _Judge:
         by_module = module is None or code is not None or _loaded(module, name, self.family) is _OWN_CLASS
         if not by_module or not (by_name or (self.inert and module is None)):
             raise self._unknown(name if registered is None else registered, module)
-        if name in _RUNNING and self._known(name) is None:
-            raise would_run_code(self.path, f"in a {name}")
+
+    def _replaced(self, name: str, config: dict[str, Any]) -> bool:
+        """Return whether every loader takes a class of the program for this name: old ones look at nothing else."""
+        return self._known(name) is not None and self._known(config.get("registered_name", name)) is not None
 
     def _function(self, config: dict[str, Any]) -> None:
         module = config.get("module")
@@ -167,7 +183,7 @@ class _Judge:
         if not texts or not all(isinstance(name, str) for name in texts):
             raise self._malformed(config)
         for name in texts:
-            if name == "function" and name is names[1]:  # of Keras 3.6 and older
+            if name == "function" == names[1] and len(texts) == 2:  # of Keras 3.6 and older
                 continue
             own = name in _functions(self.family) if module in (None, "builtins") else False
             if not own and self._known(name) is None and _loaded(module, name, self.family) is not _OWN_FUNCTION:
@@ -323,11 +339,20 @@ def _parsed(text: Any, path: str) -> Any:
             raise ValueError(f"{twice!r} is there twice")
         return dict(pairs)
 
-    try:
+    with _complete(path):
         if not isinstance(text, str | bytes):
             raise ValueError(f"its configuration is a {type(text).__name__}")
         return json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
+
+
+@contextmanager
+def _complete(path: str) -> Iterator[None]:
+    """Name the file in the errors of those who read it."""
+    try:
+        yield
+    except OrcaError:
+        raise
+    except Exception as error:  # of zip files, HDF5, JSON and protocol buffers
         raise ArgumentError(f"{path} is no model of Keras: {type(error).__name__}: {error}. Is it complete?") from error
 
 
@@ -347,27 +372,22 @@ def _refuse_other_files(file: h5py.File, path: str) -> None:
         )
 
 
-def _check_saved_model(judge: _Judge, place: str) -> None:
+def _check_saved_model(judge: _Judge, place: str, compile: bool) -> None:
     """Refuse a SavedModel by the configuration of each of its objects, and by the operations of its functions."""
-    from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
     from tf_keras.protobuf.saved_metadata_pb2 import SavedMetadata
 
     metadata, model = SavedMetadata(), SavedModel()
-    try:
-        for message, name in ((metadata, _METADATA), (model, "saved_model.pb")):
-            with open(os.path.join(place, name), "rb") as file:
-                message.ParseFromString(file.read())
-    except (OSError, DecodeError) as error:
-        raise ArgumentError(
-            f"{judge.path} is no SavedModel of Keras: {type(error).__name__}: {error}. Is it complete?"
-        ) from error
+    for message, name in ((metadata, _METADATA), (model, "saved_model.pb")):
+        with open(os.path.join(place, name), "rb") as file:
+            message.ParseFromString(file.read())
     if not metadata.nodes:
         raise ArgumentError(f"{judge.path} holds no Keras model: its {_METADATA} is empty. Is it complete?")
     lenient = _Judge(judge.path, judge.family, judge.custom_objects, inert=True)
     for node in metadata.nodes:
         config = _parsed(node.metadata, judge.path)
-        judge.config(config.pop("training_config", None) if isinstance(config, dict) else None)
+        training = config.pop("training_config", None) if isinstance(config, dict) else None
+        judge.config(training if compile else None)
         lenient.config(config)
     for graph in model.meta_graphs:
         _check_functions(graph, judge.path)
@@ -387,6 +407,7 @@ def _check_functions(graph: Any, path: str) -> None:
                 called.update(item.name for item in (value.func, *value.list.func))
     for name, function in functions.items():
         for node in function.node_def:
-            outside = node.op not in functions and any(part in node.op for part in _OPS_OUTSIDE)
+            is_function = node.op in functions and node.op.startswith("__")  # as no operation is called
+            outside = not is_function and any(part in node.op for part in _OPS_OUTSIDE)
             if outside and not (node.op in _OPS_OF_CHECKPOINTS and name not in called):
                 raise would_run_code(path, f"TensorFlow's operation {node.op}")
