@@ -77,10 +77,16 @@ def run_program(
 
 def program_of(page: Path) -> str:
     """Return the Python of a Markdown page as one program."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    blocks = blocks_of(page)
     if not blocks:
         raise ValueError(f"{page} holds no block of Python.")
     return "".join(blocks)
+
+
+def blocks_of(page: Path, language: str = "python") -> list[str]:
+    """Return the blocks of a Markdown page in a language."""
+    pattern = rf"^```{language}\n(.*?)^```$"
+    return re.findall(pattern, page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def end_processes(variable: str, value: str, grace: float, spared: Sequence[int] = ()) -> list[str]:

@@ -35,12 +35,17 @@ class Estimator(orca.estimators.Estimator):
         return keras_estimator(keras_model, metrics, model_dir, optimizer, backend=backend, **options)
 
     @staticmethod
-    def load_keras_model(path: str) -> Any:
-        """Make an Estimator of a model that `save_keras_model`, or Keras, wrote."""
+    def load_keras_model(path: str, **options: Any) -> Any:
+        """Make an Estimator of a model that `save_keras_model`, or Keras, wrote.
+
+        Args:
+            path: Any fsspec path.
+            options: custom_objects and safe_mode, as those of `KerasEstimator.load`.
+        """
         from orca.estimators.tfkeras import keras_estimator
         from orca.frameworks.keras.files import load_model
 
-        return keras_estimator(load_model(path))
+        return keras_estimator(load_model(path, **options))
 
 
 def save_model_dir(model_dir: str) -> str:

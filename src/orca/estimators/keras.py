@@ -374,11 +374,15 @@ class KerasEstimator(TrainingEstimator):
 
         Args:
             filepath: Any fsspec path.
-            custom_objects: Name -> class or function that is not Keras' own.
+            custom_objects: Name -> class or function that is not Keras' own; those registered with
+                register_keras_serializable are found by themselves. None is imported because a file names it.
             compile: Whether to compile it as it was saved.
-            options: Accepted.
+            options: Ignored; kept for compatibility.
             safe_mode: False runs code that the file holds (lambdas): only for files you trust.
             other_names: The path under the names it had: checkpoint, model_path, path.
+
+        Raises:
+            ArgumentError: The file names a class or function that is not known here, or would run code.
         """
         place = self._path("load", filepath, other_names)
         if is_state(place):

@@ -75,11 +75,16 @@ class KerasModel(SummaryVerbs):
         self.estimator.save_keras_model(path, overwrite)
 
     @staticmethod
-    def load_model(path: str) -> KerasModel:
-        """Load a model that Keras wrote."""
+    def load_model(path: str, **options: Any) -> KerasModel:
+        """Load a model that Keras wrote.
+
+        Args:
+            path: Any fsspec path.
+            options: custom_objects and safe_mode, as those of `KerasEstimator.load`.
+        """
         from orca.frameworks.keras.files import load_model
 
-        return KerasModel(load_model(path))
+        return KerasModel(load_model(path, **options))
 
     def fit(
         self,

@@ -1,7 +1,7 @@
 """Files: how a Keras model and its training state are kept. Owns the formats.
 
 The content of a path tells its format, not its name: any name works with any format. Loading runs no code
-from a file unless the caller says safe_mode=False.
+from a file unless the caller says safe_mode=False; `trust.py` judges what a file names before Keras sees it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from orca.errors import ArgumentError
-from orca.frameworks.keras.optimizers import is_built, optimizer_state, set_optimizer_state
+from orca.frameworks.keras.optimizers import assign, is_built, optimizer_state, set_optimizer_state
 from orca.frameworks.keras.travel import family_of, library, without_optimizer
+from orca.frameworks.keras.trust import check_file, check_storage, would_run_code
 from orca.storage import files
 
 H5_SUFFIXES = (".h5", ".hdf5")
@@ -130,6 +131,7 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
         kind = _kind_of(file)
         if kind == "other":
             raise ArgumentError(f"{path} holds no weights: neither an HDF5 nor a .keras file. Is it complete?")
+        check_storage(file, path)
         name = "model.keras" if kind == "keras" else ("old.h5" if _is_old_h5(file, path) else "new.weights.h5")
         with _named_for(file, name) as link, _naming(f"the weights in {path} do not fit the model {model.name!r}"):
             model.load_weights(link, **options)
@@ -222,8 +224,8 @@ def _load_folder(place: str, path: str, custom_objects: Any, compile: bool, safe
 
 
 def _read_model(family: str, place: str, path: str, custom_objects: Any, compile: bool, safe_mode: bool) -> Any:
-    if safe_mode and _holds_bytecode(place):
-        raise _would_run_code(path)
+    if safe_mode:
+        check_file(place, path, family, custom_objects, compile)
     # Keras 3 (3.15 still) does not find losses by their short names ("mse") when it compiles from an .h5 itself.
     by_hand = family == "keras" and compile and os.path.isfile(place) and h5py.is_hdf5(place)
     try:
@@ -236,7 +238,7 @@ def _read_model(family: str, place: str, path: str, custom_objects: Any, compile
     except Exception as error:  # in many ways, from zip files to the user's from_config
         words = " ".join(str(error).split())
         if safe_mode and "safe_mode" in words:
-            raise _would_run_code(path) from error
+            raise would_run_code(path) from error
         match = re.search(r"(?:[Cc]ould not locate|Unknown) (?:class|function|object|layer|\w+)[ :]*'([^']+)'", words)
         if match:
             raise ArgumentError(
@@ -244,27 +246,6 @@ def _read_model(family: str, place: str, path: str, custom_objects: Any, compile
                 f"custom_objects={{{match[1]!r}: ...}}, or register it with register_keras_serializable."
             ) from error
         raise ArgumentError(f"{path} cannot be read as a model of {family}: {type(error).__name__}: {words}") from error
-
-
-def _would_run_code(path: str) -> ArgumentError:
-    return ArgumentError(
-        f"{path} holds code (a lambda, perhaps): loading it would run code from the file. If you trust it, pass "
-        "safe_mode=False; or use a named function, registered with register_keras_serializable, instead of the lambda."
-    )
-
-
-def _holds_bytecode(place: str) -> bool:
-    """Say whether a model has lambdas with bytecode: safe_mode of tf_keras and of older Keras 3 reads .keras alone."""
-    if os.path.isdir(place):
-        with open(os.path.join(place, "keras_metadata.pb"), "rb") as file:
-            config = file.read()
-    elif h5py.is_hdf5(place):
-        with h5py.File(place, "r") as h5:
-            text = h5.attrs["model_config"]
-            config = text.encode() if isinstance(text, str) else bytes(text)
-    else:
-        return False
-    return re.search(rb'_type"\s*:\s*"lambda"|"__lambda__"', config) is not None
 
 
 def _compile_from_h5(model: Any, place: str, custom_objects: Any) -> None:
@@ -281,8 +262,10 @@ def _compile_from_h5(model: Any, place: str, custom_objects: Any) -> None:
     with keras.saving.custom_object_scope(custom_objects or {}):
         optimizer = keras.optimizers.deserialize(arguments.pop("optimizer_config"))
         model.compile(optimizer=optimizer, **keras.saving.deserialize_keras_object(arguments))
-    if arrays:
+    if len(arrays) > len(optimizer.variables):
         set_optimizer_state(model, arrays)
+    else:  # of an optimizer that has made no step yet, or has no slots
+        assign(optimizer.variables[: len(arrays)], arrays, f"the optimizer of {model.name!r}", "variable")
 
 
 def _kind_of(place: str) -> str:
@@ -295,7 +278,7 @@ def _family_of_archive(place: str, path: str) -> str:
     try:
         with zipfile.ZipFile(place) as archive:
             version = str(json.loads(archive.read("metadata.json"))["keras_version"])
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ArgumentError(f"{path} is no .keras file: {type(error).__name__}: {error}. Is it complete?") from error
     return _family_of_version(version)
 

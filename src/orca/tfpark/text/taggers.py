@@ -29,13 +29,13 @@ class TextKerasModel(KerasModel):
         self._answering: KerasModel | None = None
 
     @classmethod
-    def load_model(cls, path: str) -> TextKerasModel:  # type: ignore[override]
-        """Load a model that `save_model` wrote."""
+    def load_model(cls, path: str, **options: Any) -> TextKerasModel:  # type: ignore[override]
+        """Load a model that `save_model` wrote; the options are those of `KerasModel.load_model`."""
         from orca.frameworks.keras.files import load_model
         from orca.tfpark.text import crf, words  # noqa: F401  # Keras knows their layers then
 
         model = cls.__new__(cls)
-        TextKerasModel.__init__(model, load_model(path))
+        TextKerasModel.__init__(model, load_model(path, **options))
         return model
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
