@@ -22,6 +22,7 @@ import cloudpickle
 import pytest
 
 import programs
+from groups import pytest_xdist_make_scheduler  # noqa: F401  # pytest calls it
 from orca.core.loading import triton_first
 
 # torch compiles in the test's own process: before torch 2.5 nothing ends its helpers but the end of that process.
