@@ -30,7 +30,7 @@ class GroupScheduling(LoadGroupScheduling):
         return running
 
     def _reschedule(self, node: WorkerController) -> None:
-        """Give a process groups until it has two tests, without which it runs none, or let it end after those it has."""
+        """Give a process groups until it has two tests, or it runs none; let it end after those if all are given."""
         if node.shutting_down or node not in self.registered_collections:  # it still collects, and asks again then
             return
         while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:

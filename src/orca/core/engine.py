@@ -139,7 +139,11 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
         peer = peer_of(link)
-        with link.heartbeat.current(), speaking(link, settings.log_level, settings.log_to_driver):
+        with (
+            link.heartbeat.current(),
+            link.reporting_crashes(),
+            speaking(link, settings.log_level, settings.log_to_driver),
+        ):
             if protection:
                 logger.info("%s", protection)
             job, open_rows = cloudpickle.loads(envelope.work)

@@ -1,8 +1,7 @@
 """Processor: one that reports AMX and dies of it, as some virtual machines do. Owns the trial and the protection.
 
-Libraries that compute with oneDNN (torch, TensorFlow) multiply bfloat16 matrices with AMX wherever the processor reports
-it. Where that kills the process, `ONEDNN_MAX_CPU_ISA` keeps them from it. oneDNN reads the variable once, when it is
-first used.
+Libraries that compute with oneDNN (torch, TensorFlow) multiply bfloat16 matrices with AMX if the processor reports it.
+If that kills the process, `ONEDNN_MAX_CPU_ISA` keeps them from it. oneDNN reads the variable when it is first used.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ def _tried() -> str:
     """Return the verdict of a child; "" if it ended otherwise: by its user, for want of memory, without torch."""
     with suppress(OSError, subprocess.TimeoutExpired):
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        code = subprocess.call([sys.executable, "-c", TRIAL], env=environment, timeout=_TRIAL_WITHIN, **streams)
+        command, null = [sys.executable, "-c", TRIAL], subprocess.DEVNULL
+        code = subprocess.call(command, env=environment, timeout=_TRIAL_WITHIN, stdin=null, stdout=null, stderr=null)
         if code == 0:
             return WORKS
         if -code in _OF_THE_PROCESSOR:
