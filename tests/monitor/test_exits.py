@@ -9,6 +9,9 @@ from orca.monitor.exits import SILENT_END, ended, memory_limit, resident_memory,
 
 FAULT = """Fatal Python error: Segmentation fault
 
+Thread 0x00007f0000000001 (most recent call first):
+  File "selectors.py", line 468 in select
+
 Current thread 0x00007f0000000000 (most recent call first):
   File "model.py", line 3 in forward
 
@@ -40,7 +43,10 @@ def test_the_words_of_a_fault_name_the_signal() -> None:
     assert silent_end("Fatal Python error: Illegal instruction\n") == ended(-signal.SIGILL)
     assert silent_end("Fatal Python error: of a kind that nobody knows") == SILENT_END
     assert silent_end("", 2_000_000_000) == f"{SILENT_END}. It held 2.0 GB of memory when it was last seen"
-    assert stack_in(FAULT).endswith('File "model.py", line 3 in forward')
+    [frame] = stack_in(FAULT).splitlines()[1:]
+    assert frame == '  File "model.py", line 3 in forward'
+    others = stack_in(FAULT.replace("Current", "Another"))  # a thread of a library has no frames of Python
+    assert "selectors.py" in others and "model.py" in others and "torch._C" not in others
 
 
 def test_memory_of_this_process_is_less_than_it_may_have() -> None:

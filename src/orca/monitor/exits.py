@@ -83,7 +83,7 @@ def silent_end(fault: str, resident: int = 0, limit: int = 0) -> str:
 
 
 def stack_in(fault: str) -> str:
-    """Return the stack in the words of a faulthandler: of the thread that crashed, or of all if it is none of Python's."""
+    """Return the stack in the words of a faulthandler: of the thread that crashed, of all if that is not Python's."""
     match = re.search(r"^Current thread .*?(?=\n\n|\Z)", fault, re.DOTALL | re.MULTILINE)
     return match[0].strip() if match else re.split(r"\n+Extension modules: ", fault)[0].strip()
 
