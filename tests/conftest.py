@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import cloudpickle
 import pytest
 
 import programs
+from groups import pytest_xdist_make_scheduler  # noqa: F401  # pytest calls it
 from orca.core.loading import triton_first
 
 # torch compiles in the test's own process: before torch 2.5 nothing ends its helpers but the end of that process.
@@ -46,6 +48,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("pytest-xdist does not see the groups of tests. Install another version of pytest.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test marked in_rank in a rank: a processor that cannot do what it reports would end the test's process."""
+    if pyfuncitem.get_closest_marker("in_rank") is None:
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    programs.in_rank(partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_unconfigure() -> None:

@@ -13,8 +13,10 @@ import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 
@@ -73,6 +75,17 @@ def run_program(
     if left:
         raise AssertionError(f"the program left processes running: {left}")
     return said
+
+
+def in_rank(work: Callable[[], Any]) -> Any:
+    """Return the result of a call in a rank that forms no world: a process of its own that soon begins."""
+    from orca.core.engine import Settings
+    from orca.core.source import Shards
+    from orca.engines.local import LocalEngine
+
+    job: Any = SimpleNamespace(run_on_peer=lambda peer, patience, heartbeat: work())
+    shards = Shards(lambda items, folder: dict(items), lambda: [lambda: iter(())])
+    return LocalEngine(1).run(job, shards, Settings(progress=False))[0]
 
 
 def program_of(page: Path) -> str:

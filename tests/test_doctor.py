@@ -182,6 +182,7 @@ def outcome(*reports: Report, **more: Any) -> SurveyOutcome:
         (ranks.disk, {"free": GB // 2}, WARN, ["little room", "537 MB", "TMPDIR"]),
         (ranks.network, {"obstacles": ((0, "timed out"),)}, ERROR, ["rank 1 on a (10.0.0.1) cannot reach rank 0 on a"]),
         (ranks.gpus, {"gpus": ("H100",), "devices": 1}, WARN, ["some ranks see GPUs", "rank 1: 1"]),
+        (ranks.processor, {"amx": "fails", "onednn": "AVX2"}, WARN, ["die", "the ranks have ONEDNN_MAX_CPU_ISA=AVX2"]),
         (ranks.gpus, {"devices": 2, "node": "b"}, WARN, ["b has 2 GPU(s) that torch cannot use"]),
         (ranks.versions, {"different": ("CPython 3.9.1 there",)}, WARN, ["rank(s) 1 on a", "3.9.1", "pip freeze"]),
         (ranks.shared_storage, {"sees_driver": False}, WARN, ["rank(s) 1 on a see another folder", "hdfs://"]),

@@ -24,6 +24,7 @@ from orca.core.feed import Feed, StreamFeed, feed_of
 from orca.core.learner import FitPlan, Learner, Predictor
 from orca.core.loop import EpochLoop, History, evaluate, mean_profile, profile_of
 from orca.core.metrics import Metric
+from orca.core.processor import protect_from_amx
 from orca.core.source import Rows
 from orca.core.state import OutputSpec, Position, State
 from orca.core.world import World
@@ -164,6 +165,7 @@ class PredictJob:
         predictor, size = _models.pop(key, (None, len(self.work)))
         if predictor is None:
             _make_room(size)
+            protect_from_amx()  # also where there is no rank, as in Spark's Python workers
             predictor, state = cloudpickle.loads(self.work)
             if gpu is not None:
                 predictor.gpu = gpu

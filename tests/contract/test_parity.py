@@ -16,6 +16,7 @@ from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.source import Columns, DataSpec
 from orca.registry import engine_class, source_of
+from programs import in_rank
 
 ENGINES = ("local", "spark", "ray")
 RANKS = (pytest.param(1, marks=pytest.mark.full), pytest.param(2, marks=pytest.mark.full), 3)
@@ -197,7 +198,8 @@ def check_estimator(case: Case, data: Any, backend: str, ranks: int, **columns: 
 
 def check_parity(case: Case, ranks: list[Outcome]) -> None:
     """Compare a case with the plain loop: losses, weights and optimizer state, over two fits."""
-    plain = truth.plain_loop(case, numbered(case.part, ranks))
+    loop = partial(truth.plain_loop, case, numbered(case.part, ranks))
+    plain = in_rank(loop) if case.option("precision") else loop()
     lines, payload = ranks[0].lines, ranks[0].payload
     assert payload is not None
     assert_close([line["train_loss"] for line in lines], plain.losses, case.tolerance)

@@ -164,7 +164,7 @@ def test_a_server_that_dies_is_a_lost_rank_and_the_next_run_has_another(tmp_path
 
     thread = threading.Thread(target=end)
     thread.start()
-    with pytest.raises(WorkerLost, match="rank 0 on .* was lost: its process ended"):
+    with pytest.raises(WorkerLost, match="rank 0 on .* was lost: its process was ended by SIGKILL"):
         LocalEngine(1).run(Wait(str(tmp_path)), shards(), QUIET)
     thread.join()
     [rank] = LocalEngine(1).run(Look(), shards(), QUIET)

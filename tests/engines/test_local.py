@@ -3,6 +3,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import re
 import signal
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from orca.core.world import World
 from orca.engines import forkserver, local
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerLost
+from orca.monitor.exits import memory_limit
 from orca.monitor.heartbeat import Heartbeat
 from programs import run_program
 
@@ -85,6 +87,23 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class Die:
+    """Let rank 1 die of a signal, in a function of its own."""
+
+    number: int
+
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> None:
+        if world.rank == 1:
+            self.call_native_code()
+        world.all_gather("anybody?")
+
+    def call_native_code(self) -> None:
+        held = bytearray(os.urandom(1 << 20) * 400)
+        os.kill(os.getpid(), self.number)
+        del held
+
+
+@dataclass(frozen=True)
 class CrashAtExit:
     """Return a result on every rank, then let rank 1 crash in its teardown."""
 
@@ -138,9 +157,54 @@ def test_a_rank_that_exits_is_lost_with_its_exit_code() -> None:
         LocalEngine(2).run(Leave(), shards(), QUIET)
 
 
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGILL, "Set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"),
+        (signal.SIGSEGV, "a library crashed"),
+        (signal.SIGABRT, "a library gave up"),
+        (signal.SIGBUS, "/dev/shm"),
+    ],
+)
+def test_a_rank_that_crashes_is_lost_with_signal_remedy_and_stack(number: int, words: str) -> None:
+    with pytest.raises(WorkerLost) as caught:
+        LocalEngine(2).run(Die(number), shards(), QUIET)
+    error, name = caught.value, signal.Signals(number).name
+    assert error.rank == 1
+    assert error.reason.startswith(f"its process was ended by {name} (exit code -{number}): ")
+    assert words in error.reason
+    innermost, *_ = re.findall(r"File .*", error.remote_traceback)
+    assert "test_local.py" in innermost and "in call_native_code" in innermost
+    assert "Extension modules" not in error.remote_traceback
+
+
+def test_a_rank_that_is_killed_is_lost_with_the_memory_it_had() -> None:
+    with pytest.raises(WorkerLost) as caught:
+        LocalEngine(2).run(Die(signal.SIGKILL), shards(), QUIET)
+    reason = caught.value.reason
+    assert reason.startswith("its process was ended by SIGKILL (exit code -9): most often for want of memory. Lower")
+    held, limit = map(float, re.findall(r"([\d.]+) GB", reason))
+    assert 0.4 < held < 3  # 400 MB besides the libraries
+    assert limit == pytest.approx(memory_limit() / 1e9, abs=0.1)
+
+
+def test_a_rank_that_is_asked_to_end_is_lost_as_preempted() -> None:
+    with pytest.raises(WorkerLost, match=r"was ended by SIGTERM \(exit code -15\): .* preempted.* max_failures="):
+        LocalEngine(2).run(Die(signal.SIGTERM), shards(), QUIET)
+
+
+def test_a_server_of_ranks_that_crashes_names_its_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "crashing_library.py").write_text("import os; os.kill(os.getpid(), 4)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ORCA_TEST_SERVER", "new")
+    monkeypatch.setattr(local, "slow_modules", lambda: ["crashing_library"])
+    with pytest.raises(WorkerLost, match=r"was ended by SIGILL \(exit code -4\)"):
+        LocalEngine(1).run(Tell(), shards(1), QUIET)
+
+
 def test_a_rank_that_crashes_in_its_teardown_has_given_its_result(caplog: pytest.LogCaptureFixture) -> None:
     assert LocalEngine(2).run(CrashAtExit(), shards(), QUIET) == [0, 1]
-    assert "rank 1 gave its result and then ended with exit code -9" in caplog.text
+    assert "rank 1 gave its result, and then its process was ended by SIGKILL (exit code -9)" in caplog.text
 
 
 def test_a_rank_that_hangs_in_its_teardown_is_ended(

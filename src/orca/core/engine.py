@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from orca.core.processor import protect_from_amx
 from orca.core.source import Open, Rows, Shards
 from orca.core.units import check_seconds
 from orca.core.world import Peer, World, form
@@ -28,6 +29,8 @@ from orca.monitor.protocol import Ticket
 from orca.monitor.waiting import waiting
 from orca.monitor.worker_logs import Echo, speaking
 from orca.storage import hdfs
+
+logger = logging.getLogger(__name__)
 
 Job = Callable[[World, dict[str, Rows], Heartbeat], Any]
 
@@ -94,6 +97,8 @@ def dispatch(
 ) -> Iterator[tuple[Envelope, Hub]]:
     """Open the hub of a run on the driver and seal the envelope for its ranks; `room` tells the cluster's free room."""
     try:
+        if protection := protect_from_amx():  # local ranks have this process's environment
+            logger.warning("%s", protection)
         work = seal(job, shards.open)
         with (
             Progress(enabled=settings.progress) as progress,
@@ -130,11 +135,17 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     """
     _extend_path(envelope.path)
     hdfs.adopt(dict(envelope.environment))
-    preload()
+    protection = preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
         peer = peer_of(link)
-        with link.heartbeat.current(), speaking(link, settings.log_level, settings.log_to_driver):
+        with (
+            link.heartbeat.current(),
+            link.reporting_crashes(),
+            speaking(link, settings.log_level, settings.log_to_driver),
+        ):
+            if protection:
+                logger.info("%s", protection)
             job, open_rows = cloudpickle.loads(envelope.work)
             # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
             patience = 0.0 if link.connected else settings.stall_timeout
@@ -151,10 +162,15 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     return result
 
 
-def preload() -> None:
-    """Import slow libraries before the driver counts this rank's silence as a stall."""
+def preload() -> str:
+    """Import slow libraries before the driver counts this rank's silence as a stall; return what protects the process.
+
+    See protect_from_amx.
+    """
+    protection = protect_from_amx()
     with suppress(ImportError):  # World says it in words
         import torch.distributed  # noqa: F401
+    return protection
 
 
 def _work(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from orca.cluster.news import human
+from orca.core.processor import FAILS, VARIABLE, WITHOUT_AMX
 from orca.doctor.driver import TRAINING, WORKER_BYTES
 from orca.doctor.examination import Case, SurveyOutcome, TimeOver
 from orca.doctor.finding import Finding, advice, error, ok, summary, warn
@@ -129,6 +130,22 @@ def memory(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
             yield ok("memory", "the ranks fit into memory", free)
 
 
+def processor(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
+    """Tell where processors report AMX, and whether it works."""
+    reports = [report for report in outcome.reports if report.amx]
+    failing = [report for report in reports if report.amx == FAILS]
+    if failing:
+        seen = sorted({report.onednn for report in failing})
+        yield warn(
+            "processor",
+            f"the processors of {_nodes(failing)} report AMX, and processes that multiply bfloat16 with it die",
+            f"the ranks have {VARIABLE}={', '.join(seen)}",
+            f"export {VARIABLE}={WITHOUT_AMX}   (also for programs that use torch or TensorFlow alone)",
+        )
+    elif outcome.reports:
+        yield ok("processor", f"AMX works on {_nodes(reports)}" if reports else "no processor reports AMX")
+
+
 def gpus(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Tell which GPUs the ranks see, and where some are missed."""
     yield from _idle_gpus(outcome)
@@ -190,7 +207,7 @@ def shared_storage(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Case, SurveyOutcome], Iterable[Finding]], ...] = (
-    joining, versions, network, link, disk, memory, gpus, shared_storage,
+    joining, versions, network, link, disk, memory, processor, gpus, shared_storage,
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ import numpy as np
 import psutil
 
 from orca.cluster.proof import Description, describe, differences
+from orca.core.processor import VARIABLE, amx
 from orca.core.source import Items
 from orca.core.world import Peer, form
 from orca.errors import OrcaError
@@ -51,6 +52,8 @@ class Report:
     memory: int = 0  # bytes that a new process may still take
     gpus: tuple[str, ...] = ()  # names of those that torch can use
     devices: int = 0  # GPUs that the machine shows to its processes
+    amx: str = ""  # "works" or "fails" where the processor reports it
+    onednn: str = ""  # the instructions that oneDNN may use, as a variable says
     storage: str = ""  # why model_dir cannot be written from there
     sees_driver: bool = True  # whether the driver's file in model_dir is there for this rank
     obstacles: tuple[tuple[int, str], ...] = ()  # ranks it could not reach, each with the reason
@@ -81,6 +84,8 @@ class Survey:
             "memory": free_memory(),
             "gpus": tuple(torch.cuda.get_device_name(number) for number in range(usable)) if torch else (),
             "devices": len(glob.glob("/dev/nvidia[0-9]*")),
+            "amx": amx(),
+            "onednn": os.environ.get(VARIABLE, ""),
             **(self._storage(peer.rank) if self.model_dir else {}),
         }
         failures, apart = knock_at_all(peer)

@@ -21,6 +21,7 @@ import re
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,8 @@ _TRANSIENT = re.compile(
     "PYTEST_CURRENT_TEST|PWD|OLDPWD|COLUMNS|LINES|_|PYTHONPATH|PYTHONBREAKPOINT|JAVA_HOME|CUBLAS_WORKSPACE_CONFIG"
     "|(RAY|SPARK|PYSPARK)_.*"
 )
-_CODE_BYTES = 8
+_END = struct.Struct("=qq")  # the exit code of a rank, and the most memory it had
+_END_WITHIN = 1.0  # seconds until a server that closed its channels has ended
 _MAX_FILES = 16
 _GLANCE = 0.01  # seconds between two looks at running ranks; many Pythons have no os.pidfd_open, nor do older kernels
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -65,9 +67,10 @@ class Start:
 class ForkedRank:
     """A rank that a server forked; it is held as a subprocess.Popen is."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self, channel: socket.socket, server: subprocess.Popen[bytes]) -> None:
+        self._channel, self._server = channel, server
         self._code: int | None = None
+        self.peak_memory = 0  # bytes, once it has ended
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the rank runs."""
@@ -91,14 +94,23 @@ class ForkedRank:
         if self._code is None:
             self._channel.settimeout(timeout)
             try:
-                message = self._channel.recv(_CODE_BYTES)
+                message = self._channel.recv(_END.size)
             except (BlockingIOError, TimeoutError):
                 return None
             except ConnectionError:
                 message = b""
-            # Without its server, which the system may have killed for memory, a rank is killed too.
-            self._code = int.from_bytes(message, sys.byteorder, signed=True) if message else -signal.SIGKILL
+            if message:
+                self._code, self.peak_memory = _END.unpack(message)
+            else:  # without its server a rank is killed too
+                self._code = self._end_of_server()
         return self._code
+
+    def _end_of_server(self) -> int:
+        """Return the signal that ended the server: a library may crash where it is loaded, or the system kill it."""
+        with suppress(subprocess.TimeoutExpired):
+            if (code := self._server.wait(_END_WITHIN)) < 0:
+                return code
+        return -signal.SIGKILL
 
 
 class ForkServer:
@@ -134,7 +146,7 @@ class ForkServer:
                     socket.send_fds(self._socket, [b"+"], [theirs.fileno(), request.fileno(), folder, *output, *files])
             finally:
                 os.close(folder)
-        return ForkedRank(ours)
+        return ForkedRank(ours, self._process)
 
     def retire(self) -> None:
         """Let it end with the last of its ranks."""
@@ -250,13 +262,13 @@ class Server:
     def _reap(self) -> None:
         """Tell the driver of the ranks that have ended."""
         for process in list(self._ranks):
-            number, status = os.waitpid(process, os.WNOHANG)
+            number, status, usage = os.wait4(process, os.WNOHANG)
             if number:
                 code = os.waitstatus_to_exitcode(status)
                 with self._ranks.pop(process) as channel, suppress(OSError):  # nobody may wait for it
                     with suppress(KeyError):
                         self._selector.unregister(channel)
-                    channel.send(code.to_bytes(_CODE_BYTES, sys.byteorder, signed=True))
+                    channel.send(_END.pack(code, usage.ru_maxrss << 10))
 
     def _dropped(self, process: int) -> None:
         self._selector.unregister(self._ranks[process])

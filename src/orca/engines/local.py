@@ -28,6 +28,7 @@ from orca.core.loading import slow_modules
 from orca.core.source import Items, Shards
 from orca.engines import forkserver
 from orca.errors import WorkerLost
+from orca.monitor.exits import ended, memory_limit
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link, Parted
 
@@ -131,12 +132,15 @@ def _watch(ranks: list[Rank], results: list[int], hub: Hub) -> None:
             return _warn(codes)
         missing = [rank for rank, code in enumerate(codes) if code is not None and not whole[rank]]
         for rank in missing:
-            hub.lost(rank, _HOST, f"its process ended with exit code {codes[rank]}")
+            hub.lost(rank, _HOST, _end_of(ranks[rank]))
         if hub.failed.is_set() or missing:
-            raise hub.error(wait=5.0) or WorkerLost(
-                missing[0], _HOST, f"its process ended with exit code {codes[missing[0]]}"
-            )
+            raise hub.error(wait=5.0) or WorkerLost(missing[0], _HOST, _end_of(ranks[missing[0]]))
         time.sleep(0.02)
+
+
+def _end_of(process: Rank) -> str:
+    """Return in words how a rank's process ended."""
+    return ended(process.poll() or 0, getattr(process, "peak_memory", 0), memory_limit())
 
 
 def _warn(codes: list[int | None]) -> None:
@@ -144,7 +148,7 @@ def _warn(codes: list[int | None]) -> None:
         if code is None:
             logger.warning("rank %d gave its result and has not ended %g s later: it is killed", rank, ENDED_WITHIN)
         elif code:
-            logger.warning("rank %d gave its result and then ended with exit code %d", rank, code)
+            logger.warning("rank %d gave its result, and then %s", rank, ended(code))
 
 
 def _is_whole(result: int) -> bool:

@@ -33,7 +33,8 @@ from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, 
 from orca.core.reuse import Baseline
 from orca.core.source import Items, Shards
 from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
-from orca.monitor.failures import SILENT_END, reason_of
+from orca.monitor.exits import SILENT_END
+from orca.monitor.failures import reason_of
 from orca.monitor.hub import Hub
 
 _LOOPBACK = "127.0.0.1"

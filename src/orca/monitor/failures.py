@@ -8,7 +8,6 @@ from orca.errors import WorkerFailed, WorkerLost, WorkerStalled
 
 LOST_GRACE = 0.5  # seconds after a loss in which a real error of another rank may still arrive
 LAST_GRACE = 2.0  # seconds after the first sign of trouble in which a primary failure is named in any case
-SILENT_END = "its process ended without a word: killed, out of memory, or its node is gone"
 
 
 @dataclass(frozen=True)

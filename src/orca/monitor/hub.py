@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from orca.errors import ArgumentError, OrcaError, WorkerFailed
-from orca.monitor import failures, protocol
-from orca.monitor.failures import SILENT_END, Failure, Sign, primary_of
+from orca.monitor import exits, failures, protocol
+from orca.monitor.exits import SILENT_END
+from orca.monitor.failures import Failure, Sign, primary_of
 from orca.monitor.heartbeat import Beat
 from orca.monitor.protocol import MESSAGE_LIMIT, Abort, Connection, Gather, Gathered, Log, Malformed, Ticket
 from orca.monitor.stalls import Suspicion
@@ -39,6 +40,7 @@ class Seat:
     host: str = NOWHERE
     joined: bool = False
     beat: Beat = field(default_factory=lambda: Beat(-1))
+    memory: tuple[int, int] = (0, 0)  # protocol.Memory
     connection: Connection = field(init=False)
 
 
@@ -242,6 +244,8 @@ class Hub:
                     self._suspicion.stacks[seat.rank] = message.text
                     if len(self._suspicion.stacks) == len(self._suspicion.asked):
                         self._convict(self._suspicion)
+            case protocol.Memory():
+                seat.memory = message
             case protocol.Bye():
                 self._last_progress = time.monotonic()
                 if seat.rank not in self._endings:
@@ -288,7 +292,10 @@ class Hub:
     def _lose(self, rank: int, host: str, reason: str) -> None:
         if self._endings.get(rank) == "failed":  # it said why itself
             return
-        host = host or (self._seats[rank].host if rank in self._seats else NOWHERE)
+        seat = self._seats.get(rank)
+        host = host or (seat.host if seat else NOWHERE)
+        if seat and reason == SILENT_END:
+            reason = exits.silent_end(seat.connection.fault, *seat.memory)
         self._note(Failure(rank, host, reason, kind="lost"))
         self._end(rank, "was lost")
 
@@ -308,6 +315,9 @@ class Hub:
                 self._publish(primary)
 
     def _publish(self, primary: Failure) -> None:
+        seat = self._seats.get(primary.rank)
+        if seat and primary.kind == "lost":
+            primary = replace(primary, traceback=exits.stack_in(seat.connection.fault))
         self._primary = primary
         self.failed.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import queue
@@ -12,14 +13,15 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor import protocol
 from orca.monitor.backlog import Backlog, ends_within
+from orca.monitor.exits import memory_limit, resident_memory
 from orca.monitor.failures import reason_of
 from orca.monitor.heartbeat import WAIT, Heartbeat
 from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Connection, Gathered, Log, Ticket, encode
@@ -30,6 +32,8 @@ TOGETHER = 30 * 86400.0  # seconds in which all ranks meet: the hub, which knows
 ACK_WITHIN = 3.0  # seconds a failing rank waits until the hub knows
 BYE_WITHIN = 2.0  # seconds a closing link waits until the hub knows
 BEAT_SOON, BEAT_LATE = 0.5, 5.0  # seconds between beats: when something changed, and at least
+MEMORY_STEP = 0.1  # change of the memory of a rank, as a part of it, of which the hub hears
+_STDERR = 2
 LOG_BACKLOG = 16 << 20  # bytes queued in a rank above which lines are dropped
 FLUSH_WITHIN = 0.1  # seconds that a rank which flushes its output may wait
 TEXT_LIMIT = 1 << 20  # characters of a traceback or stack; its end says most
@@ -108,6 +112,21 @@ class Link:
     def connected(self) -> bool:
         """Say whether the hub hears this rank."""
         return self._thread is not None and self._thread.is_alive() and not (self._over or self._closing)
+
+    @contextmanager
+    def reporting_crashes(self) -> Iterator[None]:
+        """Let Python's faulthandler write to the hub while the block runs: the stack of a process that crashes."""
+        if not self.connected:
+            yield
+            return
+        enabled = faulthandler.is_enabled()
+        faulthandler.enable(self._connection.fileno())
+        try:
+            yield
+        finally:
+            faulthandler.disable()
+            if enabled:
+                faulthandler.enable(_STDERR)
 
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order, once each gave its own."""
@@ -262,7 +281,7 @@ class Link:
         self._connection = Connection(limit, self._hear, self._end, self._hand_over)
         await self._loop.create_connection(lambda: self._connection, sock=sock)
         self._connection.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
-        last, when = self.heartbeat.beat(self.rank), self._loop.time()
+        last, when, resident = self.heartbeat.beat(self.rank), self._loop.time(), 0
         while not self._end_of_run.done():
             await asyncio.wait([self._end_of_run], timeout=BEAT_SOON)
             if self._welcome and not self._closing and not self._connection.busy:
@@ -270,6 +289,10 @@ class Link:
                 if beat != last or now - when >= BEAT_LATE:
                     last, when = beat, now
                     self._connection.send(beat)
+                memory = resident_memory()
+                if abs(memory - resident) > MEMORY_STEP * resident:
+                    resident = memory
+                    self._connection.send(protocol.Memory(memory, memory_limit()))
         if self._connection.fileno() >= 0:
             self._connection.transport.abort()
             await asyncio.sleep(0)  # until it is closed

@@ -1,7 +1,7 @@
 """Protocol: the messages between hub and ranks, one JSON line each. Owns their kinds, their limits and the sockets.
 
 A line that arrives becomes one of the messages below, or the connection is dropped; nothing is ever unpickled or
-evaluated.
+evaluated. Only a process that crashes ends with something else: the plain text of Python's faulthandler.
 """
 
 # ruff: noqa: UP014  # a table of messages, not a page of classes
@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from orca.errors import ArgumentError, OrcaError
+from orca.monitor.exits import FAULT
 from orca.monitor.heartbeat import Beat
 
 GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
 MESSAGE_LIMIT = 8 << 20  # bytes of one message of a rank
 LINE_LIMIT = 64 << 10  # characters of a line of output; JSON may need six bytes for one
+FAULT_LIMIT = 64 << 10  # bytes of the last words of a process that crashes
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ Hello = NamedTuple("Hello", [("secret", str), ("rank", int), ("host", str)])
 Gather = NamedTuple("Gather", [("round", int), ("text", str)])
 Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool)])
 Stack = NamedTuple("Stack", [("text", str)])
+Memory = NamedTuple("Memory", [("resident", int), ("limit", int)])  # bytes it holds, and may hold
 Bye = NamedTuple("Bye", [])  # a clean end
 # From the hub:
 Ack = NamedTuple("Ack", [])  # the rank is welcome, or its error is known
@@ -57,7 +60,8 @@ Gathered = NamedTuple("Gathered", [("round", int), ("texts", list[str]), ("obsta
 Ask = NamedTuple("Ask", [])  # for the stack
 Abort = NamedTuple("Abort", [("reason", str)])  # end the process; as the answer to Hello, a refusal
 
-MESSAGES = {kind.__name__: kind for kind in (Beat, Log, Hello, Gather, Fail, Stack, Bye, Ack, Gathered, Ask, Abort)}
+_KINDS = (Beat, Log, Hello, Gather, Fail, Stack, Memory, Bye, Ack, Gathered, Ask, Abort)
+MESSAGES = {kind.__name__: kind for kind in _KINDS}
 FIELDS = {name: tuple(get_type_hints(kind).values()) for name, kind in MESSAGES.items()}
 
 
@@ -105,6 +109,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.limit, self.hear, self.end, self.resume = limit, hear, end, resume
         self.busy, self.reason = False, ""
+        self._crashes = False
         self._inbox, self._search_start = bytearray(), 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -123,15 +128,36 @@ class Connection(asyncio.Protocol):
         """Hand on the messages that are complete now."""
         self._inbox += data
         try:
-            while not self.transport.is_closing() and (end := self._inbox.find(b"\n", self._search_start)) >= 0:
+            while self._listens and (end := self._inbox.find(b"\n", self._search_start)) >= 0:
                 line, self._search_start = bytes(self._inbox[:end]), 0
                 del self._inbox[: end + 1]
                 self._check(len(line))
-                self.hear(decode(line))
+                self._take(line)
             self._search_start = len(self._inbox)
             self._check(self._search_start)
         except Malformed as error:
             self.drop(str(error))
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = decode(line)
+        except Malformed:
+            _, fault, words = line.partition(FAULT)
+            if not fault:
+                raise
+            self._crashes = True
+            self._inbox[:0] = fault + words + b"\n"
+        else:
+            self.hear(message)
+
+    @property
+    def _listens(self) -> bool:
+        return not (self._crashes or self.transport.is_closing())
+
+    @property
+    def fault(self) -> str:
+        """Return the last words of the other side, as its faulthandler wrote them; "" if it did not crash."""
+        return bytes(self._inbox[:FAULT_LIMIT]).decode("utf-8", "replace") if self._crashes else ""
 
     def _check(self, length: int) -> None:
         if length > self.limit:

@@ -186,6 +186,7 @@ def test_optimizer_goes_on_where_it_was() -> None:
     assert (rest.epoch, rest.steps) == (whole.epoch, whole.steps) == (3, 9)
 
 
+@pytest.mark.in_rank
 def test_model_that_runs_eagerly_or_in_half_precision_answers() -> None:
     def half(config: Any) -> Any:
         policy = "mixed_bfloat16"

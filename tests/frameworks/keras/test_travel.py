@@ -297,6 +297,7 @@ def test_an_uncompiled_model_and_one_without_weights_travel() -> None:
     assert [array.shape for array in weights_of(rebuilt)] == [(4, 2), (2,)]
 
 
+@pytest.mark.in_rank
 @pytest.mark.parametrize("family", [keras, tf_keras], ids=lambda family: str(family.__name__))
 def test_a_mixed_precision_policy_survives(family: Any) -> None:
     policy = family.mixed_precision.set_global_policy if family is tf_keras else family.config.set_dtype_policy
@@ -317,6 +318,7 @@ def test_a_mixed_precision_policy_survives(family: Any) -> None:
     assert current.name == "float32"
 
 
+@pytest.mark.in_rank
 def test_a_loss_that_was_not_to_be_scaled_is_not() -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)], name="mixed")
     model.dtype_policy = "mixed_float16"

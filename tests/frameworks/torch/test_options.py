@@ -423,6 +423,7 @@ def test_weights_are_refused_where_the_user_computes_the_loss() -> None:
 # Precision
 
 
+@pytest.mark.in_rank
 def test_half_precision_with_a_scaler_trains_and_keeps_the_scaler(tmp_path: Path) -> None:
     full, half, once = (estimator(model=single, precision=precision) for precision in (None, "fp16", "fp16"))
     lines, results = fit(full, 3), fit(half, 2)
@@ -439,6 +440,7 @@ def test_half_precision_with_a_scaler_trains_and_keeps_the_scaler(tmp_path: Path
     assert {value.dtype for value in half.get_state_dict()["models"][0].values()} == {torch.float32}
 
 
+@pytest.mark.in_rank
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.HuberLoss(), lambda output, target: (output - target).abs().mean()])
 def test_targets_lose_no_digits_to_outputs_of_half_precision(loss: Any) -> None:
     x, y = X.astype(np.float32), (Y * 30 + 1001).astype(np.float32)  # bfloat16 has eight bits: 1000 is 1001
@@ -463,6 +465,7 @@ def test_targets_lose_no_digits_to_outputs_of_half_precision(loss: Any) -> None:
     assert made.evaluate((x, y), batch_size=ROWS)["mae"] == pytest.approx(error.item(), rel=1e-6)
 
 
+@pytest.mark.in_rank
 def test_answers_in_half_precision_come_in_single_precision() -> None:
     made = estimator(model=single)
     fit(made)
