@@ -18,7 +18,7 @@ from orca.monitor.protocol import Ack, Fail, Gathered, Hello, Log, Malformed, de
         Beat(3),
         Fail("why\n", "where", True),
         Gathered(7, ["ä", "\ud800"], ""),
-        Hello("secret", 0, "host"),
+        Hello("host"),
         Log("50%", "a.logger", 20),
     ],
 )
