@@ -163,7 +163,12 @@ def test_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_strangers_of_this_user_neither_get_in_nor_hold_up_a_rank() -> None:
     """Some say nothing, some too little, one what another rank said at another meeting, one knows another secret."""
-    meeting, other, caller, false = Meeting(3, 0, "ours"), Meeting(3, 0, "ours"), Meeting(3, 1, "ours"), Meeting(3, 1, "x")
+    meeting, other, caller, false = (
+        Meeting(3, 0, "ours"),
+        Meeting(3, 0, "ours"),
+        Meeting(3, 1, "ours"),
+        Meeting(3, 1, "x"),
+    )
     strangers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
     for stranger, words in zip(strangers, (b"", b"garbage", caller._proof(1, other.name)), strict=True):
         stranger.connect(meeting.name)

@@ -48,7 +48,7 @@ def integer(text: bytes) -> int:
     return int(_NUMBER.unpack(text)[0])
 
 
-class Kind(IntEnum):
+class Request(IntEnum):
     """The kinds of requests, which are the methods of torch's stores."""
 
     SET, GET, ADD, CHECK, WAIT, COMPARE_SET, DELETE, COUNT = range(8)
@@ -91,7 +91,9 @@ class Rendezvous:
         values = _Values(self._loop)
         connections: set[_Connection] = set()
 
-        admit: Callable[[int], _Connection] = lambda rank: _Connection(values, connections)
+        def admit(rank: int) -> _Connection:
+            return _Connection(values, connections)
+
         reception = Reception(self._loop, self._key, "the ranks' rendezvous", STRANGERS_LINES, admit)
         server = await self._loop.create_server(reception, sock=self._server, backlog=self._size + 64)
         try:
@@ -117,26 +119,26 @@ class _Values:
         """Answer a request, now or when the keys that it waits for are there."""
         done = partial(answer, DONE)
         match kind, texts:
-            case Kind.SET, [key, value]:
+            case Request.SET, [key, value]:
                 self._set(key, value)
                 done(b"")
-            case Kind.GET, [key]:
+            case Request.GET, [key]:
                 self._wait([key], seconds, lambda: done(self.values.get(key, b"")), answer)
-            case Kind.ADD, [key, step] if len(step) == _NUMBER.size:
+            case Request.ADD, [key, step] if len(step) == _NUMBER.size:
                 total = _integer(self.values.get(key, b"0")) + integer(step)
                 self._set(key, b"%d" % total)
                 done(_NUMBER.pack(total))
-            case Kind.CHECK, keys:
+            case Request.CHECK, keys:
                 done(b"1" if self._has(keys) else b"")
-            case Kind.WAIT, keys:
+            case Request.WAIT, keys:
                 self._wait(keys, seconds, lambda: done(b""), answer)
-            case Kind.COMPARE_SET, [key, expected, desired]:
+            case Request.COMPARE_SET, [key, expected, desired]:
                 if self.values.get(key, b"") == expected:
                     self._set(key, desired)
                 done(self.values.get(key, expected))
-            case Kind.DELETE, [key]:
+            case Request.DELETE, [key]:
                 done(b"1" if self.values.pop(key, None) is not None else b"")
-            case Kind.COUNT, []:
+            case Request.COUNT, []:
                 done(_NUMBER.pack(len(self.values)))
             case _:
                 raise Malformed(f"a request of kind {kind} with {len(texts)} texts is unknown")
@@ -161,7 +163,7 @@ class _Values:
             if self.waiting.pop(ticket, None) is not None:
                 answer(TIMED_OUT, b"")
 
-        self.loop.call_later(min(max(seconds, 0.0), _NO_LIMIT), give_up)
+        self.loop.call_later(min(seconds, _NO_LIMIT), give_up)
 
 
 def _integer(text: bytes) -> int:
@@ -232,6 +234,8 @@ def _request(frame: bytes) -> tuple[int, float, list[bytes]]:
     if len(frame) < _REQUEST.size:
         raise Malformed("a request is cut off")
     kind, seconds = _REQUEST.unpack_from(frame)
+    if not seconds >= 0.0:
+        raise Malformed(f"a request waits {seconds:g} s")
     texts, at = [], _REQUEST.size
     while at < len(frame):
         if at + _LENGTH.size > len(frame):
@@ -260,7 +264,7 @@ class Client:
         self._key = key_of(secret, _PURPOSE)
         self._idle: list[socket.socket] = []
 
-    def ask(self, kind: Kind, *texts: bytes, seconds: float = 0.0) -> bytes | None:
+    def ask(self, kind: Request, *texts: bytes, seconds: float = 0.0) -> bytes | None:
         """Return rank 0's answer to a request; None where what it waits for does not come in so many seconds.
 
         Raises:

@@ -3,72 +3,76 @@
 from __future__ import annotations
 
 from datetime import timedelta
-
-import torch.distributed as dist
+from typing import Any
 
 from orca.core import rendezvous
-from orca.core.rendezvous import Client, Kind
+from orca.core.rendezvous import Client, Request
 
 
-class RunStore(dist.Store):
-    """The values at rank 0, as the store of a process group.
+def run_store(client: Client, timeout: timedelta) -> Any:
+    """Return the values at rank 0 as a store of torch's, for a process group.
 
-    torch's C++ code calls the methods, in any thread; a method that waits does so in a socket, and other threads of
-    Python go on. It must live as long as the process group, which would not keep the Python half of it.
+    It must be held as long as the process group lives, which does not keep the Python half of it.
 
     Args:
         client: The way to rank 0.
         timeout: How long `get` and `wait` wait, where nothing else is said.
     """
+    import torch.distributed as dist
 
-    def __init__(self, client: Client, timeout: timedelta) -> None:
-        super().__init__()
-        self.client = client
-        self.set_timeout(timeout)
+    class RunStore(dist.Store):  # type: ignore[misc, unused-ignore]
+        """The store. torch's C++ code calls its methods, in any thread.
 
-    def set(self, key: str, value: str | bytes) -> None:
-        """Set a value."""
-        self.client.ask(Kind.SET, key.encode(), _bytes(value))
+        A method that waits does so in a socket: other threads of Python go on.
+        """
 
-    def get(self, key: str) -> bytes:
-        """Return a value, once it is there."""
-        value = self.client.ask(Kind.GET, key.encode(), seconds=self.timeout.total_seconds())
-        if value is None:
-            raise _timed_out([key], self.timeout)
-        return value
+        def set(self, key: str, value: str | bytes) -> None:
+            """Set a value."""
+            client.ask(Request.SET, key.encode(), _bytes(value))
 
-    def add(self, key: str, value: int) -> int:
-        """Add to a number and return the sum."""
-        return _integer(self.client.ask(Kind.ADD, key.encode(), rendezvous.number(value)))
+        def get(self, key: str) -> bytes:
+            """Return a value, once it is there."""
+            value = client.ask(Request.GET, key.encode(), seconds=self.timeout.total_seconds())
+            if value is None:
+                raise dist.DistStoreError(_late([key], self.timeout))
+            return value
 
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all of these keys have a value."""
-        return bool(self.client.ask(Kind.CHECK, *_keys(keys)))
+        def add(self, key: str, value: int) -> int:
+            """Add to a number and return the sum."""
+            return _integer(client.ask(Request.ADD, key.encode(), rendezvous.number(value)))
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Return once all of these keys have a value."""
-        patience = self.timeout if timeout is None else timeout
-        if self.client.ask(Kind.WAIT, *_keys(keys), seconds=patience.total_seconds()) is None:
-            raise _timed_out(keys, patience)
+        def check(self, keys: list[str]) -> bool:
+            """Return whether all of these keys have a value."""
+            return bool(client.ask(Request.CHECK, *_keys(keys)))
 
-    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """Set a value where it is the expected one (or "" is expected, and there is none); return the value now."""
-        expected, desired = _bytes(expected_value), _bytes(desired_value)
-        return self.client.ask(Kind.COMPARE_SET, key.encode(), expected, desired) or b""
+        def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+            """Return once all of these keys have a value."""
+            patience = self.timeout if timeout is None else timeout
+            if client.ask(Request.WAIT, *_keys(keys), seconds=patience.total_seconds()) is None:
+                raise dist.DistStoreError(_late(keys, patience))
 
-    def delete_key(self, key: str) -> bool:
-        """Delete a value; return whether there was one."""
-        return bool(self.client.ask(Kind.DELETE, key.encode()))
+        def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+            """Set a value where it is the expected one (or "" is expected, and there is none); return the value now."""
+            expected, desired = _bytes(expected_value), _bytes(desired_value)
+            return client.ask(Request.COMPARE_SET, key.encode(), expected, desired) or b""
 
-    def num_keys(self) -> int:
-        """Return how many values there are."""
-        return _integer(self.client.ask(Kind.COUNT))
+        def delete_key(self, key: str) -> bool:
+            """Delete a value; return whether there was one."""
+            return bool(client.ask(Request.DELETE, key.encode()))
 
-    def clone(self) -> RunStore:
-        """Return a store for another thread: this one serves all of them."""
-        return self
+        def num_keys(self) -> int:
+            """Return how many values there are."""
+            return _integer(client.ask(Request.COUNT))
 
-    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  # the names by which C++ asks for them
+        def clone(self) -> Any:
+            """Return a store for another thread: this one serves all of them."""
+            return self
+
+        deleteKey, getNumKeys = delete_key, num_keys  # the names by which C++ asks for them
+
+    store = RunStore()
+    store.set_timeout(timeout)
+    return store
 
 
 def _bytes(value: str | bytes) -> bytes:
@@ -83,5 +87,5 @@ def _integer(answer: bytes | None) -> int:
     return rendezvous.integer(answer or b"")
 
 
-def _timed_out(keys: list[str], timeout: timedelta) -> Exception:
-    return dist.DistStoreError(f"wait timeout after {timeout.total_seconds():g} s for the keys {', '.join(keys)}")
+def _late(keys: list[str], timeout: timedelta) -> str:
+    return f"wait timeout after {timeout.total_seconds():g} s for the keys {', '.join(keys)}"

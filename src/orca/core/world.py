@@ -20,6 +20,7 @@ import psutil
 
 from orca.core.items import decode, encode
 from orca.core.rendezvous import Client, Rendezvous
+from orca.core.store import run_store
 from orca.core.sums import Meeting, SharedSums, shared_sums
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 from orca.monitor.heartbeat import WAIT, Heartbeat
@@ -122,8 +123,6 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
         heartbeat: Shows that this rank waits for the others.
     """
     dist = _dist()
-    from orca.core.store import RunStore
-
     with ExitStack() as stack:
         rendezvous = None if peer.rank else Rendezvous(peer.host, peer.secret, peer.size)
         if rendezvous is not None:
@@ -138,10 +137,14 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
         patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
         client = Client(cards[0]["host"], cards[0]["port"], peer.secret, peer.rank, patience.total_seconds())
         stack.callback(client.close)
-        store = RunStore(client, patience)
+        store = run_store(client, patience)
         gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in cards)
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=peer.rank, world_size=peer.size, timeout=patience
+            "cpu:gloo,cuda:nccl" if gpus else "gloo",
+            store=store,
+            rank=peer.rank,
+            world_size=peer.size,
+            timeout=patience,
         )
         world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, heartbeat)
         if len(here) == peer.size:

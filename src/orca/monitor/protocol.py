@@ -1,7 +1,7 @@
 """Protocol: the messages between hub and ranks, one JSON line each. Owns their kinds, their limits and the sockets.
 
-Before the first of them, both ends prove that they know the secret of the run (`handshake.py`). A line that arrives becomes one of the messages below, or the connection is dropped; nothing is ever unpickled or
-evaluated.
+Before the first of them, both ends prove that they know the secret of the run (`handshake.py`). A line that arrives
+becomes one of the messages below, or the connection is dropped; nothing is ever unpickled or evaluated.
 """
 
 # ruff: noqa: UP014  # a table of messages, not a page of classes
