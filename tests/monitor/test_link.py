@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -15,10 +15,11 @@ from monitor.ranks import eventually, linked, raised
 from monitor.relay import relayed, replayed
 from orca.errors import ArgumentError
 from orca.monitor import link as links
+from orca.monitor.handshake import Listener, key_of
 from orca.monitor.heartbeat import BACKWARD, DATA, FORWARD, START, WAIT, Beat
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link, Parted
-from orca.monitor.protocol import Abort, Ack, Log, Ticket, encode
+from orca.monitor.protocol import HUB, Abort, Ack, Log, Ticket, encode
 
 
 def test_gather_gives_all_texts_in_rank_order_again_and_again() -> None:
@@ -107,7 +108,9 @@ def test_message_that_came_with_the_welcome_is_not_overlooked() -> None:
         def answer() -> None:
             sock, _ = server.accept()
             with sock:
-                sock.recv(1000)
+                listener = Listener(key_of("s", HUB))
+                while listener.rank is None:
+                    sock.sendall(listener.receive(sock.recv(1000)))
                 sock.sendall(encode(Ack()) + encode(Abort("at once")))
                 assert abort.wait(3)
 
@@ -208,7 +211,7 @@ def test_false_hub_gets_neither_rank_nor_host_nor_lines_and_is_refused_in_words(
         def listen() -> None:
             nonlocal heard
             connection, _ = server.accept()
-            with connection:
+            with connection, suppress(ConnectionResetError):
                 heard += connection.recv(1 << 16)
                 connection.sendall(bytes(64) + encode(Ack()))
                 while data := connection.recv(1 << 16):

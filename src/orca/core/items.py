@@ -71,7 +71,7 @@ def decode(data: bytes | memoryview) -> Any:
         if reader.rest:
             raise ValueError(f"it has {len(reader.rest)} bytes too many")
         return item
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RuntimeError, struct.error) as error:
         raise Malformed(f"an item is malformed ({type(error).__name__}: {str(error)[:200]})") from None
 
 
@@ -187,7 +187,7 @@ class _Reader:
         if not isinstance(kind, torch.dtype):
             raise ValueError(f"{name!r} is no type of tensors")
         numbers = _filled(self.take, np.dtype(np.uint8), [prod(_checked(shape)) * kind.itemsize])
-        return torch.from_numpy(numbers).view(kind).reshape(shape)
+        return torch.from_numpy(numbers).view(kind).reshape(shape) if len(numbers) else torch.empty(shape, dtype=kind)
 
 
 _READERS: dict[str, Callable[..., Any]] = {

@@ -48,8 +48,8 @@ def integer(text: bytes) -> int:
     return int(_NUMBER.unpack(text)[0])
 
 
-class Request(IntEnum):
-    """The kinds of requests, which are the methods of torch's stores."""
+class StoreMethod(IntEnum):
+    """The kinds of requests: the methods of torch's stores."""
 
     SET, GET, ADD, CHECK, WAIT, COMPARE_SET, DELETE, COUNT = range(8)
 
@@ -119,26 +119,26 @@ class _Values:
         """Answer a request, now or when the keys that it waits for are there."""
         done = partial(answer, DONE)
         match kind, texts:
-            case Request.SET, [key, value]:
+            case StoreMethod.SET, [key, value]:
                 self._set(key, value)
                 done(b"")
-            case Request.GET, [key]:
+            case StoreMethod.GET, [key]:
                 self._wait([key], seconds, lambda: done(self.values.get(key, b"")), answer)
-            case Request.ADD, [key, step] if len(step) == _NUMBER.size:
+            case StoreMethod.ADD, [key, step] if len(step) == _NUMBER.size:
                 total = _integer(self.values.get(key, b"0")) + integer(step)
                 self._set(key, b"%d" % total)
                 done(_NUMBER.pack(total))
-            case Request.CHECK, keys:
+            case StoreMethod.CHECK, keys:
                 done(b"1" if self._has(keys) else b"")
-            case Request.WAIT, keys:
+            case StoreMethod.WAIT, keys:
                 self._wait(keys, seconds, lambda: done(b""), answer)
-            case Request.COMPARE_SET, [key, expected, desired]:
+            case StoreMethod.COMPARE_SET, [key, expected, desired]:
                 if self.values.get(key, b"") == expected:
                     self._set(key, desired)
                 done(self.values.get(key, expected))
-            case Request.DELETE, [key]:
+            case StoreMethod.DELETE, [key]:
                 done(b"1" if self.values.pop(key, None) is not None else b"")
-            case Request.COUNT, []:
+            case StoreMethod.COUNT, []:
                 done(_NUMBER.pack(len(self.values)))
             case _:
                 raise Malformed(f"a request of kind {kind} with {len(texts)} texts is unknown")
@@ -264,7 +264,7 @@ class Client:
         self._key = key_of(secret, _PURPOSE)
         self._idle: list[socket.socket] = []
 
-    def ask(self, kind: Request, *texts: bytes, seconds: float = 0.0) -> bytes | None:
+    def ask(self, kind: StoreMethod, *texts: bytes, seconds: float = 0.0) -> bytes | None:
         """Return rank 0's answer to a request; None where what it waits for does not come in so many seconds.
 
         Raises:

@@ -6,13 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 from orca.core import rendezvous
-from orca.core.rendezvous import Client, Request
+from orca.core.rendezvous import Client, StoreMethod
+
+_newest: list[Any] = []
 
 
 def run_store(client: Client, timeout: timedelta) -> Any:
     """Return the values at rank 0 as a store of torch's, for a process group.
 
-    It must be held as long as the process group lives, which does not keep the Python half of it.
+    It must be held as long as the process group lives, which does not keep the Python half of it: the newest one is
+    held here, as threads of a group that has failed may go on asking.
 
     Args:
         client: The way to rank 0.
@@ -28,41 +31,41 @@ def run_store(client: Client, timeout: timedelta) -> Any:
 
         def set(self, key: str, value: str | bytes) -> None:
             """Set a value."""
-            client.ask(Request.SET, key.encode(), _bytes(value))
+            client.ask(StoreMethod.SET, key.encode(), _bytes(value))
 
         def get(self, key: str) -> bytes:
             """Return a value, once it is there."""
-            value = client.ask(Request.GET, key.encode(), seconds=self.timeout.total_seconds())
+            value = client.ask(StoreMethod.GET, key.encode(), seconds=self.timeout.total_seconds())
             if value is None:
                 raise dist.DistStoreError(_late([key], self.timeout))
             return value
 
         def add(self, key: str, value: int) -> int:
             """Add to a number and return the sum."""
-            return _integer(client.ask(Request.ADD, key.encode(), rendezvous.number(value)))
+            return _integer(client.ask(StoreMethod.ADD, key.encode(), rendezvous.number(value)))
 
         def check(self, keys: list[str]) -> bool:
             """Return whether all of these keys have a value."""
-            return bool(client.ask(Request.CHECK, *_keys(keys)))
+            return bool(client.ask(StoreMethod.CHECK, *_keys(keys)))
 
         def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
             """Return once all of these keys have a value."""
             patience = self.timeout if timeout is None else timeout
-            if client.ask(Request.WAIT, *_keys(keys), seconds=patience.total_seconds()) is None:
+            if client.ask(StoreMethod.WAIT, *_keys(keys), seconds=patience.total_seconds()) is None:
                 raise dist.DistStoreError(_late(keys, patience))
 
         def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
             """Set a value where it is the expected one (or "" is expected, and there is none); return the value now."""
             expected, desired = _bytes(expected_value), _bytes(desired_value)
-            return client.ask(Request.COMPARE_SET, key.encode(), expected, desired) or b""
+            return client.ask(StoreMethod.COMPARE_SET, key.encode(), expected, desired) or b""
 
         def delete_key(self, key: str) -> bool:
             """Delete a value; return whether there was one."""
-            return bool(client.ask(Request.DELETE, key.encode()))
+            return bool(client.ask(StoreMethod.DELETE, key.encode()))
 
         def num_keys(self) -> int:
             """Return how many values there are."""
-            return _integer(client.ask(Request.COUNT))
+            return _integer(client.ask(StoreMethod.COUNT))
 
         def clone(self) -> Any:
             """Return a store for another thread: this one serves all of them."""
@@ -72,6 +75,7 @@ def run_store(client: Client, timeout: timedelta) -> Any:
 
     store = RunStore()
     store.set_timeout(timeout)
+    _newest[:] = [store]
     return store
 
 

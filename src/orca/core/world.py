@@ -158,7 +158,6 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
         # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
         # the group goes before it does. A failed rank's process ends anyway.
         _leave(dist)
-        del store  # torch does not keep the Python half of it
 
 
 def _leave(dist: Any) -> None:
