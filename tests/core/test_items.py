@@ -115,8 +115,9 @@ def crafted(plain: Any, rest: bytes = b"") -> bytes:
         crafted(["objects", [1 << 40]]),
         crafted(["tensor", "float32", [1 << 40]]),
         crafted(["tensor", "load", [1]], bytes(8)),
-        crafted(["data", "Popen", ["args", "true"]]),
-        crafted(["data", "Losses", ["__class__", 1]]),
+        crafted(["data", "Popen", ["dict", ["args", "true"]]]),
+        crafted(["data", "Losses", ["dict", ["__class__", 1]]]),
+        crafted(["data", "Losses", ["list", 1]]),
         crafted(["dict", [["list"], 1]]),
         crafted(["int", "1_0 + 1"]),
         crafted(["take", 1], b"x"),
@@ -210,3 +211,16 @@ def test_other_objects_are_refused_by_their_type() -> None:
     endless.append(endless)
     with pytest.raises(Unsendable, match="holds itself"):
         encode(endless)
+
+
+def test_ragged_and_sparse_tensors_of_tensorflow_travel() -> None:
+    tf = pytest.importorskip("tensorflow")
+    import orca.sources.tfdata  # noqa: F401  # they travel where there is a tf.data
+
+    ragged = tf.ragged.constant([[[1, 2], []], [[3]]])
+    back = decode(encode({"x": ragged[:1]}))["x"]
+    assert back.to_list() == [[[1, 2], []]] and back.shape[1:] == ragged.shape[1:]
+    sparse = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
+    np.testing.assert_array_equal(tf.sparse.to_dense(decode(encode(sparse))), tf.sparse.to_dense(sparse))
+    plain = decode(encode(tf.constant(["a", "bc"])))
+    assert plain.dtype == object and plain.tolist() == [b"a", b"bc"]

@@ -2,7 +2,8 @@
 
 Nothing that another rank sent is unpickled, evaluated or imported. An item is a value of plain Python (None, bool, int,
 float, complex, str, bytes, and lists, tuples, dicts and sets of such values), a numpy array or scalar, a dense torch
-tensor, or one of our dataclasses that are marked with `travels`. Subclasses of them arrive as the plain kind.
+tensor, or of one of our dataclasses that are marked with `travels`. Subclasses of them arrive as the plain kind, and
+other things that numpy can make an array of as that array.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _LENGTH = struct.Struct("<Q")  # of the JSON, which comes first; then the bytes 
 _DTYPE = re.compile(r"[<>|=][biufcSU]\d+|[<>|=][mM]8(\[\d*\w+\])?")
 _FEWER_BITS = re.compile(r"bfloat16|float[468]_\w+|u?int[24]")  # the types of ml_dtypes
 _JSON_INTEGERS = 1 << 63  # larger ones go as hexadecimal texts: reading them takes no longer than their length
-_TRAVELS: dict[str, type] = {}
+_TRAVELS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {}
 
-Class = TypeVar("Class", bound=type)
+Class = TypeVar("Class", bound=type[Any])
 
 
 class Unsendable(ArgumentError):
@@ -36,8 +37,14 @@ class Unsendable(ArgumentError):
 
 def travels(kind: Class) -> Class:
     """Let the instances of a dataclass be part of items: field by field, made again by its constructor."""
-    _TRAVELS[kind.__name__] = kind
+    names = [field.name for field in dataclasses.fields(kind)]
+    travels_as(kind, lambda value: {name: getattr(value, name) for name in names}, lambda values: kind(**values))
     return kind
+
+
+def travels_as(kind: type, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
+    """Let the instances of a class be part of items, as an item that `write` returns and `read` makes one of again."""
+    _TRAVELS[kind.__name__] = (kind, write, read)
 
 
 def encode(item: Any) -> bytes:
@@ -94,23 +101,24 @@ def _plain(value: Any, buffers: list[bytes]) -> Any:
         return ["bytes", len(value)]
     if isinstance(value, dict):
         return ["dict", *([_plain(key, buffers), _plain(entry, buffers)] for key, entry in value.items())]
-    for name, kind in _SEQUENCES.items():
-        if isinstance(value, kind):
-            return [name, *(_plain(entry, buffers) for entry in value)]
+    if isinstance(value, list | tuple | set | frozenset):
+        tag = next(tag for tag, kind in _SEQUENCES.items() if isinstance(value, kind))
+        return [tag, *(_plain(entry, buffers) for entry in value)]
     name = type(value).__name__
-    if _TRAVELS.get(name) is type(value):
-        fields = [[field.name, _plain(getattr(value, field.name), buffers)] for field in dataclasses.fields(value)]
-        return ["data", name, *fields]
+    if name in _TRAVELS and _TRAVELS[name][0] is type(value):
+        return ["data", name, _plain(_TRAVELS[name][1](value), buffers)]
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _plain_tensor(value, buffers, torch)
+    if hasattr(value, "__array__"):  # tensors of other libraries
+        return _plain_array(np.asarray(value), buffers)
     raise Unsendable(
         f"ranks cannot tell each other a value of type {type(value).__module__}.{name}: plain values, numpy arrays and "
         "torch tensors travel, in lists, tuples, dicts and sets. Turn it into those."
     )
 
 
-_SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def _plain_array(value: np.ndarray | np.generic, buffers: list[bytes]) -> Any:
@@ -163,8 +171,13 @@ class _Reader:
     def dict(self, *pairs: Any) -> dict[Any, Any]:
         return {self.value(key): self.value(entry) for key, entry in pairs}
 
-    def data(self, name: str, *fields: Any) -> Any:
-        return _TRAVELS[name](**{str(field): self.value(entry) for field, entry in fields})
+    def data(self, name: str, value: Any) -> Any:
+        _, _, read = _TRAVELS[name]
+        parts = self.value(value)
+        try:
+            return read(parts)
+        except Exception as error:  # a library's own
+            raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def array(self, name: str, shape: list[int]) -> np.ndarray:
         return _filled(self.take, _dtype(name), _checked(shape))

@@ -23,7 +23,7 @@ def run_store(client: Client, timeout: timedelta) -> Any:
     """
     import torch.distributed as dist
 
-    class RunStore(dist.Store):  # type: ignore[misc, unused-ignore]
+    class RunStore(dist.Store):
         """The store. torch's C++ code calls its methods, in any thread.
 
         A method that waits does so in a socket: other threads of Python go on.
@@ -35,9 +35,9 @@ def run_store(client: Client, timeout: timedelta) -> Any:
 
         def get(self, key: str) -> bytes:
             """Return a value, once it is there."""
-            value = client.ask(StoreMethod.GET, key.encode(), seconds=self.timeout.total_seconds())
+            value = client.ask(StoreMethod.GET, key.encode(), seconds=_patience(self).total_seconds())
             if value is None:
-                raise dist.DistStoreError(_late([key], self.timeout))
+                raise dist.DistStoreError(_late([key], _patience(self)))
             return value
 
         def add(self, key: str, value: int) -> int:
@@ -50,7 +50,7 @@ def run_store(client: Client, timeout: timedelta) -> Any:
 
         def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
             """Return once all of these keys have a value."""
-            patience = self.timeout if timeout is None else timeout
+            patience = _patience(self) if timeout is None else timeout
             if client.ask(StoreMethod.WAIT, *_keys(keys), seconds=patience.total_seconds()) is None:
                 raise dist.DistStoreError(_late(keys, patience))
 
@@ -77,6 +77,11 @@ def run_store(client: Client, timeout: timedelta) -> Any:
     store.set_timeout(timeout)
     _newest[:] = [store]
     return store
+
+
+def _patience(store: Any) -> timedelta:
+    patience: timedelta = store.timeout  # torch's own, which its stubs leave out
+    return patience
 
 
 def _bytes(value: str | bytes) -> bytes:

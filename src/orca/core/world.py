@@ -199,7 +199,7 @@ def _all_gather_bytes(data: bytes, size: int) -> list[memoryview]:
     lengths = _lengths(data, size)
     parts = list(torch.empty(size, max(lengths), dtype=torch.uint8).unbind())
     _dist().all_gather(parts, _padded(data, max(lengths)))
-    return [memoryview(part.numpy())[:length] for part, length in zip(parts, lengths, strict=True)]
+    return [part.numpy().data[:length] for part, length in zip(parts, lengths, strict=True)]
 
 
 def _gather_bytes(data: bytes, rank: int, size: int) -> list[memoryview]:
@@ -209,7 +209,7 @@ def _gather_bytes(data: bytes, rank: int, size: int) -> list[memoryview]:
     lengths = _lengths(data, size)
     parts = [] if rank else list(torch.empty(size, max(lengths), dtype=torch.uint8).unbind())
     _dist().gather(_padded(data, max(lengths)), parts or None)
-    return [memoryview(part.numpy())[:length] for part, length in zip(parts, lengths, strict=False)]
+    return [part.numpy().data[:length] for part, length in zip(parts, lengths, strict=False)]
 
 
 def _broadcast_bytes(data: bytes) -> memoryview:
@@ -220,7 +220,7 @@ def _broadcast_bytes(data: bytes) -> memoryview:
     _dist().broadcast(length, 0)
     whole = _padded(data, _checked_length(int(length)))
     _dist().broadcast(whole, 0)
-    return memoryview(whole.numpy())
+    return whole.numpy().data
 
 
 def _lengths(data: bytes, size: int) -> list[int]:
