@@ -22,7 +22,7 @@ from orca.core.items import Unsendable, decode, encode, travels
 from orca.core.state import Losses
 from orca.monitor.protocol import Malformed
 
-KINDS = [*"biuf", "u1", "c8", "c16", "M8[ns]", "m8[s]", "S3", "U5", "f2", ">i4", ">f8"]
+KINDS = ["?", "i1", "u1", "u8", "i8", "f4", "f8", "c8", "c16", "M8[ns]", "m8[s]", "S3", "U5", "f2", ">i4", ">f8"]
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),

@@ -20,7 +20,7 @@ from typing import cast
 
 from orca.errors import OrcaError
 from orca.monitor import handshake
-from orca.monitor.handshake import Reception, Unproven, key_of
+from orca.monitor.handshake import BACKLOG, Reception, Unproven, key_of
 from orca.monitor.link import Parted
 from orca.monitor.protocol import Malformed, close_in_children, keep_alive
 
@@ -64,9 +64,8 @@ class Rendezvous:
     """
 
     def __init__(self, host: str, secret: str, size: int) -> None:
-        self._server = socket.create_server(
-            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=size + 64
-        )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._server = socket.create_server((host, 0), family=family, backlog=size + BACKLOG)
         self.port: int = self._server.getsockname()[1]
         close_in_children(self._server)
         self._key, self._size = key_of(secret, _PURPOSE), size
@@ -95,7 +94,7 @@ class Rendezvous:
             return _Connection(values, connections)
 
         reception = Reception(self._loop, self._key, "the ranks' rendezvous", STRANGERS_LINES, admit)
-        server = await self._loop.create_server(reception, sock=self._server, backlog=self._size + 64)
+        server = await self._loop.create_server(reception, sock=self._server, backlog=self._size + BACKLOG)
         try:
             await self._closing
         finally:
@@ -276,7 +275,7 @@ class Client:
             raise ValueError(f"a key and its value may have {FRAME_LIMIT} bytes in all; got {len(body)}")
         sock = None
         try:
-            sock = self._idle.pop() if self._idle else self._connect()
+            sock = self._take() or self._connect()
             sock.settimeout(min(seconds + _LATE, _NO_LIMIT))
             sock.sendall(_LENGTH.pack(len(body)) + body)
             (length,) = _LENGTH.unpack(_received(sock, _LENGTH.size))
@@ -296,8 +295,14 @@ class Client:
 
     def close(self) -> None:
         """Close the connections."""
-        while self._idle:
-            self._idle.pop().close()
+        while sock := self._take():
+            sock.close()
+
+    def _take(self) -> socket.socket | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # all are in use by threads that wait
+            return None
 
     def _connect(self) -> socket.socket:
         try:

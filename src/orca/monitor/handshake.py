@@ -27,6 +27,7 @@ from typing import cast
 from orca.errors import OrcaError
 
 STRANGERS = 256  # connections without the proof that are open at a time
+BACKLOG = 4 * STRANGERS  # connections that the system queues: where it has no room, callers wait for seconds
 PROOF_WITHIN = 5.0  # seconds a new connection has to prove that it knows the secret
 RETRY_FOR = 20.0  # seconds in which a caller that is cut off tries again: strangers may have taken its place
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from orca.errors import ArgumentError, OrcaError
+from orca.monitor.handshake import BACKLOG
 from orca.monitor.heartbeat import Beat
 
 GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
@@ -168,7 +169,7 @@ def listen(host: str) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         if host in ("", "*") or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
             raise OSError("it means every interface")
-        door = socket.create_server(cast(Any, address), family=family)
+        door = socket.create_server(cast(Any, address), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ArgumentError(
             f"the driver cannot listen on {host!r}: {error}. Pass the address of one interface of the driver's machine."
