@@ -46,7 +46,8 @@ def fit(engine: Engine, folder: Path) -> Any:
 
 def undisturbed_and_disturbed(engine: Engine, tmp_path: Path) -> tuple[Any, Any]:
     """Return the results of a fit without and with an intruder."""
-    before, result = listening(), fit(engine, tmp_path / "nobody")
+    result = fit(engine, tmp_path / "nobody")
+    before = listening()  # Spark's daemon, say
     folder, exploit = tmp_path / "intruder", tmp_path / "executed"
     folder.mkdir()
     early, formed = Stage(folder, "early"), Stage(folder, "formed")
