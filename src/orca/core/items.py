@@ -161,12 +161,15 @@ class _Reader:
         read: Callable[..., Any] = _READERS[tag]
         return read(self, *parts)
 
-    def take(self, size: int) -> bytes:
-        """Return the next bytes, a copy."""
+    def take(self, size: int) -> memoryview:
+        """Return the next bytes."""
         if not 0 <= size <= len(self.rest):
             raise ValueError(f"it says that it holds {size} bytes more, and has {len(self.rest)}")
-        data, self.rest = bytes(self.rest[:size]), self.rest[size:]
+        data, self.rest = self.rest[:size], self.rest[size:]
         return data
+
+    def octets(self, size: int) -> bytes:
+        return self.take(size).tobytes()
 
     def dict(self, *pairs: Any) -> dict[Any, Any]:
         return {self.value(key): self.value(entry) for key, entry in pairs}
@@ -206,7 +209,7 @@ class _Reader:
 _READERS: dict[str, Callable[..., Any]] = {
     "int": lambda _, text: int(text, 16),
     "complex": lambda _, real, imaginary: complex(real, imaginary),
-    "bytes": _Reader.take,
+    "bytes": _Reader.octets,
     "dict": _Reader.dict,
     "data": _Reader.data,
     "array": _Reader.array,
@@ -232,7 +235,7 @@ def _checked(shape: list[int]) -> list[int]:
     return shape
 
 
-def _filled(take: Callable[[int], bytes], kind: np.dtype[Any], shape: list[int]) -> np.ndarray:
+def _filled(take: Callable[[int], memoryview], kind: np.dtype[Any], shape: list[int]) -> np.ndarray:
     """Return a writable array of the next bytes."""
     data = take(prod(shape) * kind.itemsize)
     if not data:  # numpy reads no array out of nothing

@@ -323,6 +323,6 @@ def _received(sock: socket.socket, size: int) -> bytes:
     while len(data) < size:
         piece = sock.recv(min(size - len(data), 1 << 20))
         if not piece:
-            raise ConnectionError("the connection is closed")
+            raise ConnectionError("Connection closed by peer")
         data += piece
     return bytes(data)

@@ -245,7 +245,7 @@ def _padded(data: bytes, length: int) -> Any:
     import torch
 
     whole = torch.zeros(length, dtype=torch.uint8)
-    whole[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
+    whole.numpy()[: len(data)] = np.frombuffer(data, np.uint8)
     return whole
 
 
