@@ -179,6 +179,16 @@ def test_tensors_come_back_on_the_processor() -> None:
         encode(torch.eye(3).to_sparse())
 
 
+def test_state_of_an_optimizer_comes_back_and_loads() -> None:
+    torch = pytest.importorskip("torch")
+    models = [torch.nn.Linear(3, 2) for _ in range(2)]
+    one, other = (torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1), amsgrad=True) for model in models)
+    models[0](torch.ones(1, 3)).sum().backward()
+    one.step()
+    other.load_state_dict(decode(encode(one.state_dict())))
+    assert repr(other.state_dict()) == repr(one.state_dict())
+
+
 def test_dataclasses_of_ours_travel_field_by_field() -> None:
     losses = Losses(loss_sum=math.inf, rows=3, logs={"a": [1.0]}, trace=[(1.0, 2.0)])
     assert decode(encode([losses])) == [losses]
