@@ -62,7 +62,7 @@ def test_bytes_may_come_one_by_one_and_more_may_follow() -> None:
     claim = (7).to_bytes(4, "little")
     proof = claim + mac_of(KEY, b"caller", claim, nonce + answer[:32])
     assert b"".join(listener.receive(bytes([byte])) for byte in proof[:-1]) == b"" and listener.rank is None
-    assert listener.receive(proof[-1:] + b"first message") == b""
+    assert listener.receive(proof[-1:] + b"first message") == mac_of(KEY, b"admitted", nonce + answer[:32])
     assert (listener.rank, listener.rest) == (7, b"first message")
 
 
@@ -94,7 +94,9 @@ def test_what_was_heard_admits_nobody() -> None:
         answer = listener.receive(opening)
         listening.sendall(answer)
         proof = listening.recv(PROOF)
-        assert listener.receive(proof) == b"" and listener.rank == 3
+        admission = listener.receive(proof)
+        assert listener.rank == 3
+        listening.sendall(admission)
     again = Listener(KEY)
     assert again.receive(opening) != answer  # other numbers
     with pytest.raises(Unproven):
@@ -105,7 +107,7 @@ def test_what_was_heard_admits_nobody() -> None:
         mirror.receive(proof[:4] + back[32:])  # a listener's proof is no caller's
     with caller() as (listening, _, errors):
         listening.recv(OPENING)
-        listening.sendall(answer)  # a false listener's recording
+        listening.sendall(answer + admission)  # a false listener's recording
         assert listening.recv(1 << 16) == b""
     assert [type(error) for error in errors] == [Unproven]
     other = Listener(KEY)
@@ -149,6 +151,29 @@ def test_caller_tries_again_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch
             connect(*server.getsockname()[:2], KEY, 0, 3.0, 3.0)
         thread.join(5.0)
     assert attempts > 1
+
+
+def test_caller_that_was_dropped_after_its_proof_tries_again() -> None:
+    """The listener had to make room just then: the caller must not take itself for admitted."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ranks = []
+
+        def answer() -> None:
+            for drops in (True, False):
+                connection, _ = server.accept()
+                with connection:
+                    listener = Listener(KEY)
+                    while listener.rank is None:
+                        reply = listener.receive(connection.recv(100))
+                        if not (drops and listener.rank is not None):
+                            connection.sendall(reply)
+                    ranks.append(listener.rank)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        connect(*server.getsockname()[:2], KEY, 2, 3.0, 3.0).close()
+        thread.join(5.0)
+    assert ranks == [2, 2]
 
 
 class Kept(asyncio.Protocol):

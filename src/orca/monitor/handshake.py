@@ -1,6 +1,6 @@
 """Handshake: both ends of a connection prove that they know a run's secret. Owns its messages and who may wait.
 
-Nothing else is read from a connection before: three messages of fixed size, in which only numbers drawn for this
+Nothing else is read from a connection before: four messages of fixed size, in which only numbers drawn for this
 connection and their HMACs travel. The secret does not, so that nothing heard on the wire admits anyone; the roles of
 both ends are part of the HMACs, so that none can be sent back to its author.
 
@@ -8,8 +8,10 @@ both ends are part of the HMACs, so that none can be sent back to its author.
     magic, nonce (32 bytes)            ->
                                        <-    nonce (32 bytes), HMAC("listener", both nonces)
     rank, HMAC("caller", rank, both nonces)  ->
+                                       <-    HMAC("admitted", both nonces)
 
-The listener proves first: one that does not know the secret learns nothing, not even the caller's rank.
+The listener proves first: one that does not know the secret learns nothing, not even the caller's rank. Its last
+message tells the caller that it was not dropped in favour of a newer connection meanwhile.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ class Listener:
                 raise Unproven("it does not know the secret of this run")
             (self.rank,) = _RANK.unpack(rank)
             self.rest = bytes(self._inbox[_PROOF:])
+            answer += mac_of(self.key, b"admitted", self._nonces)
         return answer
 
 
@@ -141,6 +144,8 @@ def prove(sock: socket.socket, key: bytes, rank: int, patience: float) -> None:
             raise Unproven("it does not know the secret of this run")
         claim = _RANK.pack(rank)
         sock.sendall(claim + mac_of(key, b"caller", claim, nonces))
+        if not hmac.compare_digest(_received(sock, _MAC, deadline), mac_of(key, b"admitted", nonces)):
+            raise Unproven("it does not admit this rank")
     except (ConnectionResetError, BrokenPipeError) as error:
         raise CutOff(f"the connection ended before both ends knew each other ({error})") from error
 
