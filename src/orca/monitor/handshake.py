@@ -115,7 +115,10 @@ def connect(host: str, port: int, key: bytes, rank: int, timeout: float, patienc
         Unproven: The other end does not know the secret.
         OSError: It cannot be reached, or does not answer.
     """
-    deadline, pause = time.monotonic() + RETRY_FOR, 0.05
+    pause, paused = (
+        0.05,
+        0.0,
+    )  # the other end's process may have been suspended for longer: that is no reason to give up
     while True:
         sock = socket.create_connection((host, port), timeout)
         try:
@@ -123,12 +126,13 @@ def connect(host: str, port: int, key: bytes, rank: int, timeout: float, patienc
             return sock
         except CutOff:
             sock.close()
-            if time.monotonic() > deadline:
+            if paused > RETRY_FOR:
                 raise
         except BaseException:
             sock.close()
             raise
         time.sleep(pause)
+        paused += pause
         pause = min(1.0, pause * 2)
 
 
