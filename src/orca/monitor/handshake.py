@@ -115,10 +115,7 @@ def connect(host: str, port: int, key: bytes, rank: int, timeout: float, patienc
         Unproven: The other end does not know the secret.
         OSError: It cannot be reached, or does not answer.
     """
-    pause, paused = (
-        0.05,
-        0.0,
-    )  # the other end's process may have been suspended for longer: that is no reason to give up
+    pause, paused = 0.05, 0.0  # only pauses count: the other end may have been suspended for longer
     while True:
         sock = socket.create_connection((host, port), timeout)
         try:
