@@ -107,7 +107,7 @@ def test_what_was_heard_admits_nobody() -> None:
         mirror.receive(proof[:4] + back[32:])  # a listener's proof is no caller's
     with caller() as (listening, _, errors):
         listening.recv(OPENING)
-        listening.sendall(answer + admission)  # a false listener's recording
+        listening.sendall(answer)  # a false listener's recording
         assert listening.recv(1 << 16) == b""
     assert [type(error) for error in errors] == [Unproven]
     other = Listener(KEY)
