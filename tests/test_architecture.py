@@ -152,6 +152,26 @@ def test_axes_do_not_speak_of_each_other(folder: str, words: str) -> None:
     assert wrong == []
 
 
+# Where what ranks tell each other is written and read: no pickles here. (The driver's own job travels in core/engine.)
+TOLD = {"core": {"engine"}, "monitor": set(), "frameworks.keras": {"memory"}, "frameworks.torch": {"files"}}
+PICKLED = re.compile(r"(all_?gather|gather|broadcast|scatter|send|recv)_object(_list)?")  # those of torch and Horovod
+
+
+def test_ranks_do_not_unpickle_what_other_ranks_sent() -> None:
+    wrong = []
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", getattr(node, "name", ""))
+            if isinstance(name, str) and PICKLED.fullmatch(name):
+                wrong.append(f"{relative(file)} uses {name}")
+        module = name_of(file)
+        exempt = TOLD.get(part_of(module), set() if module[1:2] == ("frameworks",) else None)
+        if exempt is not None and module[-1] not in exempt:
+            pickles = {name for name, *_ in imports(file)} & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+            wrong += [f"{relative(file)} imports {name}" for name in pickles]
+    assert wrong == []
+
+
 def test_importing_orca_loads_no_framework(run_program: Callable[..., Any]) -> None:
     program = run_program(
         f"""

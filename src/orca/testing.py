@@ -6,8 +6,9 @@ LocalEngine(2).run(FitJob(LinearLearner(2), FitPlan(), (), None), shards_of([(x,
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -92,6 +93,7 @@ class Alone:
     rank: int = 0
     size: int = 1
     host: str = "127.0.0.1"
+    secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
     def all_gather(self, text: str) -> list[str]:
         """Return the only text."""

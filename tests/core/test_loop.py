@@ -201,6 +201,18 @@ class EvaluateLoop:
         return evaluate(learner, feed, self.metrics, world, heartbeat, self.num_steps)
 
 
+class Secretive(MSE):
+    """A metric whose state is no value that ranks can tell each other."""
+
+    def state(self) -> Any:
+        return object()
+
+
+def test_metric_whose_state_cannot_travel_is_named() -> None:
+    with pytest.raises(WorkerFailed, match=r"the state of the metric 'Secretive' cannot travel .* builtins\.object"):
+        LocalEngine(2).run(EvaluateLoop((MAE(), Secretive()), None), shards_of([shard(1), shard(2)]), SETTINGS)
+
+
 def test_evaluate_counts_only_the_steps_asked_for() -> None:
     shards = shards_of([shard(1, 2, 3), shard(4, 5, 6)])
     all_rows, some = (LocalEngine(2).run(EvaluateLoop((MSE(),), n), shards, SETTINGS) for n in (None, 2))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from orca.core import sums
 from orca.core.sums import Meeting, SharedSums, shared_sums
 from orca.errors import OrcaError
 from orca.monitor.heartbeat import Heartbeat
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is share
 
 def joined(size: int, wrong: str | None = None) -> list[SharedSums | None]:
     """Return the sums of ranks that are threads here; `wrong` is told for the name of the first one's meeting."""
-    meetings, ready, wishes = [Meeting(size) for _ in range(size)], Barrier(size), dict[int, bool]()
+    meetings, ready, wishes = [Meeting(size, rank, "secret") for rank in range(size)], Barrier(size), dict[int, bool]()
     first, *names = [meeting.name for meeting in meetings]
 
     def join(rank: int) -> SharedSums | None:
@@ -29,7 +29,7 @@ def joined(size: int, wrong: str | None = None) -> list[SharedSums | None]:
             ready.wait(10)
             return all(wishes.values())
 
-        return shared_sums(meetings[rank], [wrong or first, *names], rank, agree, 10.0, Heartbeat())
+        return shared_sums(meetings[rank], [wrong or first, *names], agree, 10.0, Heartbeat())
 
     try:
         with ThreadPoolExecutor(size) as threads:
@@ -145,14 +145,50 @@ def test_no_rank_shares_where_one_cannot_reach_the_others(monkeypatch: pytest.Mo
 
 
 def test_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    meeting, me = Meeting(2), os.getuid()
-    stranger, friend = (sums._connection(meeting.name, 5.0) for _ in range(2))
+    meeting, me = Meeting(2, 0, "secret"), os.getuid()
+    caller = Meeting(2, 1, "secret")
+    stranger, friend = (caller.call(meeting.name, 5.0) for _ in range(2))
     assert stranger is not None and friend is not None
     users = iter([me + 1, me])  # for the first that comes, this process is another user's
     monkeypatch.setattr(os, "getuid", lambda: next(users))
-    with stranger, friend, meeting.admit(5.0) as admitted:
+    (admitted,) = meeting.admit({1}, 5.0)
+    with stranger, friend, admitted:
         admitted.sendall(b"x")
-        assert friend.recv(1) == b"x" and stranger.recv(1) == b""
+        assert friend.recv(1) == b"x"
+        with pytest.raises(ConnectionResetError):  # what it said was not even read
+            stranger.recv(1)
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
-    assert sums._connection(meeting.name, 5.0) is None
-    meeting.close()
+    assert caller.call(meeting.name, 5.0) is None
+    for each in (meeting, caller):
+        each.close()
+
+
+def test_strangers_of_this_user_neither_get_in_nor_hold_up_a_rank() -> None:
+    """Some say nothing, some too little, one what another rank said at another meeting, one knows another secret."""
+    meeting, other = Meeting(8, 0, "ours"), Meeting(8, 0, "ours")
+    caller, false = Meeting(8, 1, "ours"), Meeting(8, 1, "theirs")
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    for stranger, words in zip(strangers, (b"", b"garbage", caller._proof(1, other.name)), strict=True):
+        stranger.connect(meeting.name)
+        stranger.sendall(words)
+    lies, friend = false.call(meeting.name, 5.0), caller.call(meeting.name, 5.0)
+    assert lies is not None and friend is not None
+    started = time.monotonic()
+    (rank,) = meeting.admit({1}, 10.0)
+    assert time.monotonic() - started < 3.0
+    rank.sendall(b"x")
+    assert friend.recv(1) == b"x"
+    for thing in (meeting, other, caller, false, rank, lies, friend, *strangers):
+        thing.close()
+
+
+def test_strangers_who_fill_a_meeting_only_cost_the_shared_memory() -> None:
+    meeting, caller = Meeting(2, 0, "secret"), Meeting(2, 1, "secret")
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(9)]
+    for stranger in strangers:
+        stranger.setblocking(False)
+        stranger.connect_ex(meeting.name)
+    started = time.monotonic()
+    assert caller.call(meeting.name, 0.5) is None and time.monotonic() - started < 3.0
+    for thing in (meeting, caller, *strangers):
+        thing.close()

@@ -9,7 +9,7 @@ import pytest
 
 from orca.core.engine import Settings
 from orca.core.source import Shards
-from orca.core.world import World, _check_versions, _interface, _listen, _waiting
+from orca.core.world import World, _check_versions, _interface, _waiting
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import DATA, PHASES, Heartbeat
@@ -134,12 +134,6 @@ def test_differing_versions_are_refused_with_both_named(what: str, other: str) -
     )
     with pytest.raises(ArgumentError, match=said):
         _check_versions([CARD, {**CARD, "host": "10.0.0.2", what: other}])
-
-
-def test_rank_0_listens_before_it_tells_where() -> None:
-    with _listen("127.0.0.1") as server:
-        host, port = server.getsockname()
-        assert host == "127.0.0.1" and port > 0
 
 
 def test_the_interface_is_found_by_its_address() -> None:

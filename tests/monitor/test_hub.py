@@ -17,14 +17,15 @@ import pytest
 
 from monitor.ranks import eventually, linked, linked_some, raised, spawned
 from orca.errors import ArgumentError, WorkerFailed, WorkerLost, WorkerStalled
-from orca.monitor import failures
+from orca.monitor import failures, handshake
 from orca.monitor import hub as hubs
 from orca.monitor import link as links
 from orca.monitor.failures import Failure
+from orca.monitor.handshake import key_of
 from orca.monitor.heartbeat import DATA, OPTIMIZER, WAIT, Beat
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link, Parted
-from orca.monitor.protocol import Ack, Hello, Log, Ticket, encode
+from orca.monitor.protocol import HUB, Ack, Hello, Log, Ticket, encode
 
 # Admission.
 
@@ -32,7 +33,7 @@ from orca.monitor.protocol import Ack, Hello, Log, Ticket, encode
 def test_wrong_secret_is_refused_and_the_hub_goes_on() -> None:
     with Hub(1) as hub:
         for secret in ("", "wrong", "ä\ud800", hub.ticket.secret[:-1]):
-            with pytest.raises(ArgumentError, match="refused rank 0: the secret is wrong"):
+            with pytest.raises(ArgumentError, match="rank 0 does not believe the driver at"):
                 Link.connect(dataclasses.replace(hub.ticket, secret=secret), 0)
         with linked(hub) as (link,):
             assert link.all_gather("in") == ["in"]
@@ -47,7 +48,7 @@ def test_rank_out_of_range_and_a_second_one_are_refused() -> None:
 
 
 def test_connection_without_the_secret_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "HELLO_WITHIN", 0.2)
+    monkeypatch.setattr(handshake, "PROOF_WITHIN", 0.2)
     with Hub(1) as hub, socket.create_connection((hub.ticket.host, hub.ticket.port), 3) as stranger:
         assert stranger.recv(1) == b""
 
@@ -58,7 +59,7 @@ def test_connection_without_the_secret_is_dropped_in_time(monkeypatch: pytest.Mo
         b"GET / HTTP/1.0\r\n\r\n",
         b"[" * 60_000 + b"\n",
         b'["Bye"]\n',
-        b'["Hello", 1, 0, ""]\n',
+        b'["Hello", ""]\n',
         b'["Exploit"]\n',
         b"\xff\n",
         b"x" * 200_000,
@@ -102,7 +103,8 @@ def test_ticket_hides_its_secret_and_travels() -> None:
 def test_rank_that_gave_up_before_the_welcome_is_not_lost() -> None:
     with Hub(1) as hub:
         with socket.create_connection((hub.ticket.host, hub.ticket.port), 3) as hasty:
-            hasty.sendall(encode(Hello(hub.ticket.secret, 0, "here")))
+            handshake.prove(hasty, key_of(hub.ticket.secret, HUB), 0, 3.0)
+            hasty.sendall(encode(Hello("here")))
             assert hasty.recv(1000) == encode(Ack())
         assert hub.failure(0.8) is None
         with linked(hub) as (link,):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from monitor.ranks import eventually, linked, raised
+from monitor.relay import relayed, replayed
 from orca.errors import ArgumentError
 from orca.monitor import link as links
+from orca.monitor.handshake import Listener, key_of
 from orca.monitor.heartbeat import BACKWARD, DATA, FORWARD, START, WAIT, Beat
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link, Parted
-from orca.monitor.protocol import Abort, Ack, Log, Ticket, encode
+from orca.monitor.protocol import HUB, Abort, Ack, Log, Ticket, encode
 
 
 def test_gather_gives_all_texts_in_rank_order_again_and_again() -> None:
@@ -104,7 +108,9 @@ def test_message_that_came_with_the_welcome_is_not_overlooked() -> None:
         def answer() -> None:
             sock, _ = server.accept()
             with sock:
-                sock.recv(1000)
+                listener = Listener(key_of("s", HUB))
+                while listener.rank is None:
+                    sock.sendall(listener.receive(sock.recv(1000)))
                 sock.sendall(encode(Ack()) + encode(Abort("at once")))
                 assert abort.wait(3)
 
@@ -193,3 +199,60 @@ def test_first_report_of_a_rank_counts() -> None:
             raise
     failure = hub.failure()
     assert failure is not None and failure.secondary
+
+
+# Strangers.
+
+
+def test_false_hub_gets_neither_rank_nor_host_nor_lines_and_is_refused_in_words() -> None:
+    heard = b""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def listen() -> None:
+            nonlocal heard
+            connection, _ = server.accept()
+            with connection, suppress(ConnectionResetError):
+                heard += connection.recv(1 << 16)
+                connection.sendall(bytes(64) + encode(Ack()))
+                while data := connection.recv(1 << 16):
+                    heard += data
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        ticket = Ticket("127.0.0.1", server.getsockname()[1], "secret", 2)
+        with pytest.raises(
+            ArgumentError, match="rank 1 does not believe the driver at .*another program listens there"
+        ):
+            Link.connect(ticket, 1)
+        thread.join(3.0)
+    assert len(heard) == 40  # the greeting: numbers alone
+
+
+def test_recorded_greeting_of_one_rank_admits_nobody() -> None:
+    """Neither while the rank is there, nor in a run of the same ticket where it has not come yet."""
+    with Hub(2) as hub:
+        with relayed(hub.ticket.port) as relay:
+            ticket = dataclasses.replace(hub.ticket, port=relay.port)
+            with Link.connect(ticket, 1, on_abort=lambda: None) as rank:
+                assert rank.connected
+                rank.log("a line")
+                rank.flush()
+                assert eventually(lambda: b"a line" in relay.said)
+            assert hub.ticket.secret.encode() not in relay.said
+            assert eventually(lambda: hub._endings.get(1) == "has ended")
+        assert len(replayed(hub.ticket.port, relay.said)) == 64
+        assert hub.absent == [0] and hub.failure(0.1) is None
+        later = Hub(2)
+        with later:
+            assert len(replayed(later.ticket.port, relay.said)) == 64
+            assert later.absent == [0, 1]
+
+
+def test_rank_connects_although_strangers_hold_hundreds_of_connections(caplog: pytest.LogCaptureFixture) -> None:
+    with Hub(1) as hub, ExitStack() as stack:
+        address = (hub.ticket.host, hub.ticket.port)
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(address, 3.0))
+        with linked(hub) as (link,):
+            assert link.all_gather("in") == ["in"]
+    assert len([record for record in caplog.records if "the hub" in record.getMessage()]) <= 41

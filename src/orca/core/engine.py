@@ -123,6 +123,11 @@ class HubPeer:
     size: int
     host: str
 
+    @property
+    def secret(self) -> str:
+        """Return the secret of the run, by which its ranks know each other."""
+        return self.link.ticket.secret
+
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order."""
         return self.link.all_gather(text)

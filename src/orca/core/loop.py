@@ -19,6 +19,7 @@ import numpy as np
 
 from orca.core.callbacks.hooks import Hooks
 from orca.core.feed import Feed, StreamFeed
+from orca.core.items import Unsendable, encode
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
 from orca.core.source import Batch
@@ -26,6 +27,7 @@ from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position
 from orca.core.trace import Trace
 from orca.core.triggers import Moment, Trigger
 from orca.core.world import World
+from orca.errors import ArgumentError
 from orca.monitor.heartbeat import CHECKPOINT, Heartbeat
 from orca.storage.checkpoints import CheckpointWriter
 
@@ -392,9 +394,24 @@ def evaluate(
     batches = islice(feed.epoch(0), num_steps)
     losses = learner.evaluate(batches if hooks is None else hooks.evaluation(batches), meters, heartbeat)
     mine = (losses, [meter.state() for meter in meters])
-    ranks = world.gather(mine)
+    try:
+        ranks = world.gather(mine)
+    except Unsendable:
+        for meter, state in zip(meters, mine[1], strict=True):
+            _check_state(meter, state)
+        raise
     overall = None if ranks is None else _evaluation_stats(metrics, ranks)
     return world.broadcast(overall), _evaluation_stats(metrics, [(losses.alone(), mine[1])])
+
+
+def _check_state(meter: Metric, state: Any) -> None:
+    try:
+        encode(state)
+    except Unsendable as error:
+        raise ArgumentError(
+            f"the state of the metric {meter.name!r} cannot travel to the other ranks: {error} Let its tally return "
+            "numbers, arrays and tensors."
+        ) from error
 
 
 def _training_stats(epoch: int, ranks: Sequence[Losses]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from orca.core.columns import array_of
+from orca.core.items import travels
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import flatten, map_tree, unflatten
 
@@ -143,6 +144,7 @@ def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
     return unique
 
 
+@travels
 @dataclass(frozen=True)
 class Counts:
     """The counts of a metric over some rows: a tree of tensors that are sums, or hold the rows themselves."""
@@ -232,7 +234,7 @@ class Metric:
         return fresh
 
     def state(self) -> Counts:
-        """Return the counts, in this machine's memory: they can be pickled, and merged elsewhere."""
+        """Return the counts, in this machine's memory: plain values and tensors, which travel to other ranks."""
         return _on_cpu(self._total())
 
     def merge(self, *states: Counts) -> None:

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.items import travels
 from orca.errors import LossNotFinite
 from orca.storage.state import OutputSpec, State
 
 __all__ = ["COMPLETE", "STOPPED", "STOPPING", "Losses", "OutputSpec", "Position", "State", "report_loss"]
 
+travels(OutputSpec)
+
 logger = logging.getLogger(__name__)
 
 
+@travels
 @dataclass
 class Losses:
     """The losses that one rank saw in an epoch: sums, so that ranks can be added up exactly.

@@ -2,11 +2,12 @@
 
 Each rank copies a piece of its arrays into its part of the shared memory, meets the others, and adds up the copies of
 all. They meet on sockets, which also tell when a rank has ended. Far less work for the processor
-than a ring over the loopback device.
+than a ring over the loopback device. The sockets' names are public: who connects proves that it knows the run's secret.
 """
 
 from __future__ import annotations
 
+import hmac
 import mmap
 import os
 import secrets
@@ -18,6 +19,7 @@ from itertools import cycle
 import numpy as np
 
 from orca.errors import OrcaError
+from orca.monitor.handshake import key_of, mac_of
 from orca.monitor.heartbeat import WAIT, Heartbeat
 
 _PIECE = 1 << 20  # bytes of a rank's arrays that are added up at a time
@@ -25,6 +27,8 @@ _FEW = 4  # ranks that each add up everything: to share the work and meet again 
 _LINE = 64  # bytes that the processor reads at once: each array begins with new ones
 _SIZE = struct.Struct("<Q")  # the message of a meeting
 _READY = b"."
+_RANK = struct.Struct("<I")
+_PROOF = _RANK.size + 32
 
 
 class SharedSums:
@@ -106,9 +110,12 @@ class Meeting:
 
     Args:
         size: How many ranks there are.
+        rank: The number of this rank.
+        secret: The secret of the run.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, rank: int, secret: str) -> None:
+        self.size, self.rank, self.key = size, rank, key_of(secret, "sums")
         self.server: socket.socket | None = None
         try:
             self.memory = os.memfd_create("orca-sums")
@@ -124,16 +131,38 @@ class Meeting:
         """Return the address for others; "" where there is none."""
         return "" if self.server is None else self.server.getsockname().decode()
 
-    def admit(self, timeout: float | None) -> socket.socket:
-        """Return a connection from a process of this user: names of such places are no secret."""
-        assert self.server is not None
-        self.server.settimeout(timeout)
-        while True:
-            link, _ = self.server.accept()
+    def call(self, name: str, timeout: float | None) -> socket.socket | None:
+        """Return a connection to the rank that listens at this address; None where it cannot be reached."""
+        link = socket.socket(socket.AF_UNIX)
+        link.settimeout(timeout)
+        try:
+            link.connect(name)
             if _is_mine(link):
-                link.settimeout(timeout)
+                link.sendall(self._proof(self.rank, name))
                 return link
-            link.close()
+        except OSError:  # a container of its own, say; or strangers have filled its queue
+            pass
+        link.close()
+        return None
+
+    def admit(self, ranks: set[int], timeout: float | None) -> list[socket.socket]:
+        """Return a connection from each of these ranks, which have called already.
+
+        Others are sent away: processes of other users, and those that do not know the secret. No rank has to wait for
+        them, as a rank's proof is there before it is let in.
+        """
+        assert self.server is not None
+        links: dict[int, socket.socket] = {}
+        self.server.settimeout(timeout)
+        while ranks - links.keys():
+            link, _ = self.server.accept()
+            rank = self._proved(link)
+            if rank in ranks and rank not in links:
+                link.settimeout(timeout)
+                links[rank] = link
+            else:
+                link.close()
+        return [links[rank] for rank in sorted(links)]
 
     def close(self) -> None:
         """Let nobody in any more; the memory stays with the ranks that have it."""
@@ -141,11 +170,26 @@ class Meeting:
             self.server.close()
             os.close(self.memory)
 
+    def _proved(self, link: socket.socket) -> int | None:
+        """Return the rank that a caller of this user proved; None where it did not."""
+        try:
+            proof = link.recv(_PROOF, socket.MSG_DONTWAIT) if _is_mine(link) else b""
+        except OSError:  # it has sent nothing
+            return None
+        if len(proof) != _PROOF:
+            return None
+        (rank,) = _RANK.unpack_from(proof)
+        return rank if hmac.compare_digest(proof, self._proof(rank, self.name)) else None
+
+    def _proof(self, rank: int, name: str) -> bytes:
+        """Return the proof of a rank for one address, which nobody else listens at, and hears."""
+        claim = _RANK.pack(rank)
+        return claim + mac_of(self.key, b"caller", claim, name.encode())
+
 
 def shared_sums(
     meeting: Meeting,
     names: Sequence[str],
-    rank: int,
     agree: Callable[[bool], bool],
     timeout: float | None,
     heartbeat: Heartbeat,
@@ -155,37 +199,24 @@ def shared_sums(
     Args:
         meeting: This rank's meeting; it takes over the memory of rank 0's.
         names: The names of all ranks' meetings.
-        rank: The number of this rank.
         agree: Tells all ranks whether something is true on each.
         timeout: Seconds to wait for another rank; None for no limit.
         heartbeat: Shows that this rank waits for the others.
     """
-    links = [link for name in names[:rank] if (link := _connection(name, timeout))]
+    rank, size = meeting.rank, meeting.size
+    links = [link for name in names[:rank] if (link := meeting.call(name, timeout))]
     if not agree(all(names) and len(links) == rank):
         for link in links:
             link.close()
         return None
-    links += [meeting.admit(timeout) for _ in names[rank + 1 :]]
+    links += meeting.admit(set(range(rank + 1, size)), timeout)
     if rank:
         os.close(meeting.memory)
         _, (meeting.memory, *_), *_ = socket.recv_fds(links[0], 1, 1)
     else:
         for link in links:
             socket.send_fds(link, [_READY], [meeting.memory])
-    return SharedSums(meeting.memory, rank, len(names), links, heartbeat)
-
-
-def _connection(name: str, timeout: float | None) -> socket.socket | None:
-    link = socket.socket(socket.AF_UNIX)
-    link.settimeout(timeout)
-    try:
-        link.connect(name)
-        if _is_mine(link):
-            return link
-    except OSError:  # a container of its own, say
-        pass
-    link.close()
-    return None
+    return SharedSums(meeting.memory, rank, size, links, heartbeat)
 
 
 def _is_mine(link: socket.socket) -> bool:

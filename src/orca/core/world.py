@@ -1,7 +1,7 @@
 """World: the ranks of one run, seen from one of them. Owns rendezvous, addresses and collectives.
 
-One all_gather of the peer tells every rank where rank 0 listens; from there on torch's store and process group carry
-everything. A world of size 1 is an ordinary world.
+One all_gather of the peer tells every rank where rank 0 listens; from there on rank 0's rendezvous and torch's process
+group carry everything. A world of size 1 is an ordinary world.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
 import numpy as np
 import psutil
 
+from orca.core.items import decode, encode
+from orca.core.rendezvous import Client, Rendezvous
+from orca.core.store import run_store
 from orca.core.sums import Meeting, SharedSums, shared_sums
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 from orca.monitor.heartbeat import WAIT, Heartbeat
@@ -38,12 +41,19 @@ class Peer(Protocol):
     def host(self) -> str:
         """Return the address at which others reach this rank."""
 
+    @property
+    def secret(self) -> str:
+        """Return the secret of the run, by which its ranks know each other."""
+
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order."""
 
 
 class World(Protocol):
-    """The ranks that step together, seen from one of them."""
+    """The ranks that step together, seen from one of them.
+
+    An item is a plain value, a numpy array, a torch tensor, or a tree of them (`core/items.py`); nothing is pickled.
+    """
 
     rank: int
     size: int
@@ -79,24 +89,19 @@ class TorchWorld:
 
     def all_gather(self, item: Any) -> list[Any]:
         """Return every rank's item, in rank order, on every rank."""
-        items: list[Any] = [None] * self.size
         with _waiting(self.heartbeat):
-            _dist().all_gather_object(items, item)
-        return items
+            return [decode(data) for data in _all_gather_bytes(encode(item), self.size)]
 
     def gather(self, item: Any) -> list[Any] | None:
         """Return every rank's item on rank 0; None elsewhere."""
-        items: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with _waiting(self.heartbeat):
-            _dist().gather_object(item, items)
-        return items
+            parts = _gather_bytes(encode(item), self.rank, self.size)
+            return None if self.rank else [decode(data) for data in parts]
 
     def broadcast(self, item: Any) -> Any:
         """Return rank 0's item on every rank."""
-        box = [item]
         with _waiting(self.heartbeat):
-            _dist().broadcast_object_list(box)
-        return box[0]
+            return decode(_broadcast_bytes(b"" if self.rank else encode(item)))
 
     def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
         """Return the element-wise mean or sum over all ranks."""
@@ -118,41 +123,41 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
         heartbeat: Shows that this rank waits for the others.
     """
     dist = _dist()
-    server, meeting = None if peer.rank else _listen(peer.host), Meeting(peer.size)
-    with _waiting(heartbeat):
-        cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server, meeting)))]
-    _check_versions(cards)
-    hosts = [card["node"] for card in cards]
-    here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
-    os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
-    patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
-    store = _store(dist, cards[0]["host"], cards[0]["port"], peer, server, patience)
-    gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in cards)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=peer.rank, world_size=peer.size, timeout=patience
-    )
-    world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, heartbeat)
-    if len(here) == peer.size:
-        limit = patience.total_seconds() if timeout > 0 else None
-        names = [card["meeting"] for card in cards]
-        world.sums = shared_sums(meeting, names, peer.rank, lambda mine: all(world.all_gather(mine)), limit, heartbeat)
-    meeting.close()
-    yield world
-    if world.sums is not None:
-        world.sums.close()
-    # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
-    # the group goes before it does. A failed rank's process ends anyway.
-    _leave(dist)
-
-
-def _store(dist: Any, host: str, port: int, peer: Peer, server: socket.socket | None, patience: timedelta) -> Any:
-    """Return the store of the run. The listening socket is handed over: no other process can take the port."""
-    if server is None:
-        return dist.TCPStore(host, port, peer.size, False, timeout=patience)
-    # torch < 2.5: only the older kind of store takes a socket. It is chosen beforehand, as the newer kind may already
-    # have accepted another rank's connection when it refuses the socket.
-    older = {"use_libuv": False} if _torch_version() < (2, 5) else {}
-    return dist.TCPStore(host, port, peer.size, True, timeout=patience, master_listen_fd=server.detach(), **older)
+    with ExitStack() as stack:
+        rendezvous = None if peer.rank else Rendezvous(peer.host, peer.secret, peer.size)
+        if rendezvous is not None:
+            stack.callback(rendezvous.close)
+        meeting = Meeting(peer.size, peer.rank, peer.secret)
+        with _waiting(heartbeat):
+            cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, rendezvous, meeting)))]
+        _check_versions(cards)
+        hosts = [card["node"] for card in cards]
+        here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
+        os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
+        patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
+        client = Client(cards[0]["host"], cards[0]["port"], peer.secret, peer.rank, patience.total_seconds())
+        stack.callback(client.close)
+        store = run_store(client, patience)
+        gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in cards)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpus else "gloo",
+            store=store,
+            rank=peer.rank,
+            world_size=peer.size,
+            timeout=patience,
+        )
+        world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, heartbeat)
+        if len(here) == peer.size:
+            limit = patience.total_seconds() if timeout > 0 else None
+            names = [card["meeting"] for card in cards]
+            world.sums = shared_sums(meeting, names, lambda mine: all(world.all_gather(mine)), limit, heartbeat)
+        meeting.close()
+        yield world
+        if world.sums is not None:
+            world.sums.close()
+        # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
+        # the group goes before it does. A failed rank's process ends anyway.
+        _leave(dist)
 
 
 def _leave(dist: Any) -> None:
@@ -167,12 +172,6 @@ def _leave(dist: Any) -> None:
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     dist.destroy_process_group()
     del backend
-
-
-def _torch_version() -> tuple[int, ...]:
-    import torch
-
-    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 
 @contextmanager
@@ -193,6 +192,63 @@ def _dist() -> Any:
     return dist
 
 
+def _all_gather_bytes(data: bytes, size: int) -> list[memoryview]:
+    """Return the bytes of all ranks, in rank order."""
+    import torch
+
+    lengths = _lengths(data, size)
+    parts = list(torch.empty(size, max(lengths), dtype=torch.uint8).unbind())
+    _dist().all_gather(parts, _padded(data, max(lengths)))
+    return [part.numpy().data[:length] for part, length in zip(parts, lengths, strict=True)]
+
+
+def _gather_bytes(data: bytes, rank: int, size: int) -> list[memoryview]:
+    """Return the bytes of all ranks on rank 0; nothing elsewhere."""
+    import torch
+
+    lengths = _lengths(data, size)
+    parts = [] if rank else list(torch.empty(size, max(lengths), dtype=torch.uint8).unbind())
+    _dist().gather(_padded(data, max(lengths)), parts or None)
+    return [part.numpy().data[:length] for part, length in zip(parts, lengths, strict=False)]
+
+
+def _broadcast_bytes(data: bytes) -> memoryview:
+    """Return the bytes of rank 0."""
+    import torch
+
+    length = torch.tensor([len(data)])
+    _dist().broadcast(length, 0)
+    whole = _padded(data, _checked_length(int(length)))
+    _dist().broadcast(whole, 0)
+    return whole.numpy().data
+
+
+def _lengths(data: bytes, size: int) -> list[int]:
+    import torch
+
+    lengths = list(torch.empty(size, 1, dtype=torch.int64).unbind())
+    _dist().all_gather(lengths, torch.tensor([len(data)]))
+    longest = max(map(int, lengths))
+    _checked_length(longest * size if min(map(int, lengths)) > 0 else -1)
+    return [int(length) for length in lengths]
+
+
+def _checked_length(length: int) -> int:
+    """Return a number of bytes that another rank says, before memory is taken for them."""
+    memory = psutil.virtual_memory().total
+    if not 0 < length <= memory:
+        raise OrcaError(f"another rank says that it sends {length} bytes; this machine has {memory} of memory.")
+    return length
+
+
+def _padded(data: bytes, length: int) -> Any:
+    import torch
+
+    whole = torch.zeros(length, dtype=torch.uint8)
+    whole.numpy()[: len(data)] = np.frombuffer(data, np.uint8)
+    return whole
+
+
 def _sums_by_gloo(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the sums of arrays over all ranks, with one message for each type of them."""
     import torch
@@ -208,12 +264,12 @@ def _sums_by_gloo(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return totals
 
 
-def _card(peer: Peer, server: socket.socket | None, meeting: Meeting) -> dict[str, Any]:
+def _card(peer: Peer, rendezvous: Rendezvous | None, meeting: Meeting) -> dict[str, Any]:
     import torch
 
     return {
         "host": peer.host,
-        "port": server.getsockname()[1] if server else 0,
+        "port": rendezvous.port if rendezvous else 0,
         "meeting": meeting.name,
         "node": f"{peer.host}/{socket.gethostname()}",
         "python": ".".join(map(str, sys.version_info[:2])),
@@ -231,13 +287,6 @@ def _check_versions(cards: list[dict[str, Any]]) -> None:
                     f"all workers must run the same {what}; rank 0 on {first['host']} has {first[what]}, "
                     f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment."
                 )
-
-
-def _listen(host: str) -> socket.socket:
-    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    server.bind((host, 0))
-    server.listen()
-    return server
 
 
 def _interface(host: str) -> str:

@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Event
 from typing import Any
@@ -212,6 +212,7 @@ class BarrierPeer:
     rank: int
     size: int
     host: str
+    secret: str = field(repr=False)  # of the run
 
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order."""
@@ -247,7 +248,9 @@ class BarrierTask:
 
         def peer_of(link: Link) -> Peer:
             size = len(infos)
-            return HubPeer(link, rank, size, host) if self.over_hub else BarrierPeer(context, rank, size, host)
+            if self.over_hub:
+                return HubPeer(link, rank, size, host)
+            return BarrierPeer(context, rank, size, host, link.ticket.secret)
 
         try:
             result = run_rank(self.envelope, rank, peer_of, items)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import secrets
 import threading
@@ -18,12 +17,22 @@ from orca.errors import ArgumentError, OrcaError, WorkerFailed
 from orca.monitor import exits, failures, protocol
 from orca.monitor.exits import SILENT_END
 from orca.monitor.failures import Failure, Sign, primary_of
+from orca.monitor.handshake import BACKLOG, Reception, key_of
 from orca.monitor.heartbeat import Beat
-from orca.monitor.protocol import MESSAGE_LIMIT, Abort, Connection, Gather, Gathered, Log, Malformed, Ticket
+from orca.monitor.protocol import (
+    HUB,
+    MESSAGE_LIMIT,
+    Abort,
+    Connection,
+    Gather,
+    Gathered,
+    Log,
+    Malformed,
+    Ticket,
+)
 from orca.monitor.stalls import Suspicion
 
-HELLO_WITHIN = 5.0  # seconds a new connection has to present the secret
-HELLO_LIMIT = 64 << 10  # bytes of one message before the secret was seen
+STRANGERS_LINES = 40  # of the log about connections without the secret
 STACK_WITHIN = 2.0  # seconds a stalled rank has to answer with its stack
 DRIVER_SLEPT = 5.0  # seconds between two looks at the ranks after which the driver itself was asleep
 LAST_TURNS = 16  # turns of the event loop at the end, for lines that arrived and are not read yet
@@ -34,10 +43,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Seat:
-    """One connection of the hub; rank -1 until it presented the secret, joined once it saw our welcome."""
+    """The connection of a rank that knows the secret; welcome once it named its host, joined once it saw that."""
 
-    rank: int = -1
+    rank: int
     host: str = NOWHERE
+    welcome: bool = False
     joined: bool = False
     beat: Beat = field(default_factory=lambda: Beat(-1))
     memory: tuple[int, int] = (0, 0)  # protocol.Memory
@@ -155,7 +165,9 @@ class Hub:
             self._loop.close()
 
     async def _serve(self) -> None:
-        server = await self._loop.create_server(self._admit, sock=self._door, backlog=self.size + 64)
+        key = key_of(self.ticket.secret, HUB)
+        reception = Reception(self._loop, key, "the hub", STRANGERS_LINES, self._admit)
+        server = await self._loop.create_server(reception, sock=self._door, backlog=self.size + BACKLOG)
         pause = max(0.02, min(1.0, self.stall / 4 if self.stall > 0 else 1.0))
         glance = self._last_progress = time.monotonic()
         try:
@@ -167,6 +179,7 @@ class Hub:
                 self._watch(glance)
         finally:
             server.close()
+            reception.close()
             self._judge(float("inf"))
             self._abort_reason = self._abort_reason or "the run is over"  # no end of a rank is a loss any more
             for _ in range(LAST_TURNS):
@@ -177,32 +190,24 @@ class Hub:
 
     # Coming and going.
 
-    def _admit(self) -> Connection:
-        seat = Seat()
-        seat.connection = Connection(HELLO_LIMIT, partial(self._hear, seat), partial(self._miss, seat), lambda: None)
+    def _admit(self, rank: int) -> Connection:
+        seat = Seat(rank)
+        seat.connection = Connection(MESSAGE_LIMIT, partial(self._hear, seat), partial(self._miss, seat), lambda: None)
         self._open.add(seat)
-        self._loop.call_later(HELLO_WITHIN, self._expire, seat)
         return seat.connection
-
-    def _expire(self, seat: Seat) -> None:
-        if seat.rank < 0:
-            seat.connection.drop(f"it did not present the secret within {HELLO_WITHIN:g} s")
 
     def _greet(self, seat: Seat, message: tuple[Any, ...]) -> None:
         if not isinstance(message, protocol.Hello):
-            raise Malformed("its first message was not the secret")
+            raise Malformed("its first message did not name its host")
         refusal = ""
-        if not hmac.compare_digest(message.secret.encode("utf-8", "replace"), self.ticket.secret.encode()):
-            refusal = "the secret is wrong: the ticket belongs to another run"
-        elif not 0 <= message.rank < self.size:
+        if seat.rank >= self.size:
             refusal = f"this run has the ranks 0 to {self.size - 1}"
-        elif message.rank in self._seats:
-            refusal = f"rank {message.rank} has connected before"
+        elif seat.rank in self._seats:
+            refusal = f"rank {seat.rank} has connected before"
         if refusal:
             seat.connection.send(Abort(refusal))
             raise Malformed(refusal)
-        seat.rank, seat.host, seat.beat = message.rank, message.host, Beat(message.rank)
-        seat.connection.limit = MESSAGE_LIMIT
+        seat.host, seat.beat, seat.welcome = message.host, Beat(seat.rank), True
         self._seats[seat.rank] = seat
         self._last_progress = time.monotonic()
         seat.connection.send(protocol.Ack())
@@ -212,10 +217,8 @@ class Hub:
     def _miss(self, seat: Seat, reason: str) -> None:
         self._open.discard(seat)
         if reason:
-            peer = seat.connection.transport.get_extra_info("peername") or (NOWHERE,)
-            name = f"rank {seat.rank} on {seat.host}" if seat.rank >= 0 else peer[0]
-            logger.warning("the hub dropped the connection of %s: %s", name, reason)
-        if seat.rank < 0 or seat.rank in self._endings:
+            logger.warning("the hub dropped the connection of rank %d on %s: %s", seat.rank, seat.host, reason)
+        if not seat.welcome or seat.rank in self._endings:
             return
         if seat.joined:
             self._lose(seat.rank, seat.host, f"its connection was dropped: {reason}" if reason else SILENT_END)
@@ -225,7 +228,7 @@ class Hub:
     # Messages of ranks.
 
     def _hear(self, seat: Seat, message: tuple[Any, ...]) -> None:
-        if seat.rank < 0:
+        if not seat.welcome:
             return self._greet(seat, message)
         seat.joined = True
         match message:

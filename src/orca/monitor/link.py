@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from orca.errors import ArgumentError, OrcaError
-from orca.monitor import protocol
+from orca.monitor import handshake, protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.exits import memory_limit, resident_memory
 from orca.monitor.failures import reason_of
@@ -88,11 +88,17 @@ class Link:
             on_abort: Called in the link's thread instead of ending the process with exit code 70.
 
         Raises:
-            ArgumentError: The hub refuses the secret or the rank.
+            ArgumentError: The hub does not know the secret, or refuses the rank.
         """
         link = cls(ticket, rank, patience, on_abort)
         try:
-            link._open(socket.create_connection((ticket.host, ticket.port), timeout), welcome)
+            key = handshake.key_of(ticket.secret, protocol.HUB)
+            link._open(handshake.connect(ticket.host, ticket.port, key, rank, timeout, welcome), welcome)
+        except handshake.Unproven as error:
+            raise ArgumentError(
+                f"rank {rank} does not believe the driver at {ticket.host}:{ticket.port}: {error}. The ticket belongs "
+                "to another run, or another program listens there. Connect with the ticket of its own run."
+            ) from None
         except OSError as error:
             logger.warning(
                 "rank %d continues without telemetry: the driver at %s:%d cannot be reached (%s)",
@@ -248,7 +254,8 @@ class Link:
             self._loop.call_soon_threadsafe(order)
 
     def _open(self, sock: socket.socket, welcome: float) -> None:
-        """Start the thread and present the secret; OSError when there is no answer, ArgumentError when it is no."""
+        """Start the thread and name this host; OSError when there is no answer, ArgumentError when it is no."""
+        sock.setblocking(False)
         self._loop = asyncio.SelectorEventLoop()
         self._end_of_run = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, args=(sock,), name=f"orca-link-{self.rank}", daemon=True)
@@ -280,7 +287,7 @@ class Link:
         limit = MESSAGE_LIMIT * (self.ticket.size + 1)  # a gathered answer holds the texts of all ranks
         self._connection = Connection(limit, self._hear, self._end, self._hand_over)
         await self._loop.create_connection(lambda: self._connection, sock=sock)
-        self._connection.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
+        self._connection.send(protocol.Hello(socket.gethostname()))
         last, when, resident = self.heartbeat.beat(self.rank), self._loop.time(), 0
         while not self._end_of_run.done():
             await asyncio.wait([self._end_of_run], timeout=BEAT_SOON)

@@ -1,7 +1,8 @@
 """Protocol: the messages between hub and ranks, one JSON line each. Owns their kinds, their limits and the sockets.
 
-A line that arrives becomes one of the messages below, or the connection is dropped; nothing is ever unpickled or
-evaluated. Only a process that crashes ends with something else: the plain text of Python's faulthandler.
+Before the first of them, both ends prove that they know the secret of the run (`handshake.py`). A line that arrives
+becomes one of the messages below, or the connection is dropped; nothing is ever unpickled or evaluated. Only a process
+that crashes ends with something else: the plain text of Python's faulthandler.
 """
 
 # ruff: noqa: UP014  # a table of messages, not a page of classes
@@ -21,10 +22,12 @@ from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.exits import FAULT
+from orca.monitor.handshake import BACKLOG
 from orca.monitor.heartbeat import Beat
 
 GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
 MESSAGE_LIMIT = 8 << 20  # bytes of one message of a rank
+HUB = "hub"  # the purpose of the key with which ranks and hub know each other
 LINE_LIMIT = 64 << 10  # characters of a line of output; JSON may need six bytes for one
 FAULT_LIMIT = 64 << 10  # bytes of the last words of a process that crashes
 
@@ -48,7 +51,7 @@ class Log(NamedTuple):
 
 
 # The messages besides Log and Beat. From a rank:
-Hello = NamedTuple("Hello", [("secret", str), ("rank", int), ("host", str)])
+Hello = NamedTuple("Hello", [("host", str)])  # the first message after the handshake
 Gather = NamedTuple("Gather", [("round", int), ("text", str)])
 Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool)])
 Stack = NamedTuple("Stack", [("text", str)])
@@ -118,7 +121,7 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(0)
         self.sock = transport.get_extra_info("socket")
         keep_alive(self.sock)
-        _connections.add(self)
+        close_in_children(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """End."""
@@ -193,12 +196,12 @@ def listen(host: str) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         if host in ("", "*") or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
             raise OSError("it means every interface")
-        door = socket.create_server(cast(Any, address), family=family)
+        door = socket.create_server(cast(Any, address), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ArgumentError(
             f"the driver cannot listen on {host!r}: {error}. Pass the address of one interface of the driver's machine."
         ) from None
-    _connections.add(door)
+    close_in_children(door)
     return door
 
 
@@ -221,8 +224,15 @@ def keep_alive(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-# A forked child, such as a data loader's, would hold our connections open: the end of its parent would go unseen.
 _connections: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def close_in_children(connection: Any) -> None:
+    """Close a connection, or all that has a `fileno`, in every child that this process forks.
+
+    A child, such as a data loader's, would hold it open: the end of its parent would go unseen.
+    """
+    _connections.add(connection)
 
 
 def _let_go() -> None:

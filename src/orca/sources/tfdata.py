@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from orca.core.columns import concatenate
+from orca.core.items import travels_as
 from orca.core.loading import triton_first
 from orca.core.plan import even_split
 from orca.core.source import Batch, DataSpec, Extent, Shards
@@ -17,6 +18,18 @@ from orca.rows.tree import map_tree
 
 triton_first()
 import tensorflow as tf  # noqa: E402
+
+# A rank without rows gets another's as a template.
+travels_as(
+    tf.RaggedTensor,
+    lambda tensor: (tensor.flat_values.numpy(), [splits.numpy() for splits in tensor.nested_row_splits]),
+    lambda parts: tf.RaggedTensor.from_nested_row_splits(*parts),
+)
+travels_as(
+    tf.SparseTensor,
+    lambda tensor: [part.numpy() for part in (tensor.indices, tensor.values, tensor.dense_shape)],
+    lambda parts: tf.SparseTensor(*parts),
+)
 
 
 class TfDatasetSource:

@@ -1,12 +1,11 @@
-"""Horovod: a world whose collectives are Horovod's for TensorFlow. Owns the names of its messages.
+"""Horovod: a world whose sums are Horovod's for TensorFlow. Owns the names of its messages.
 
-All that replicas of a Keras model tell each other goes through their world, gradients and weights too: with this one
-in its place, it goes through Horovod.
+The gradients of replicas of a Keras model go through their world: with this one in its place, through Horovod. Items
+stay with the world that it stands on, as Horovod would pickle them.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,27 +25,22 @@ class HorovodWorld:
     sums: SharedSums | None = None  # Horovod forms them
 
     def __init__(self, world: World) -> None:
+        self.world = world
         self.rank, self.size, self.host = world.rank, world.size, world.host
         self.local_rank, self.local_size = world.local_rank, world.local_size
         self.horovod, _ = join(world, "tensorflow")
 
     def all_gather(self, item: Any) -> list[Any]:
         """Return every rank's item, in rank order, on every rank."""
-        mine = np.frombuffer(pickle.dumps(item), np.uint8)
-        with self._together():
-            sizes = self.horovod.allgather(tf.constant([len(mine)], tf.int64), name="sizes of items").numpy()
-            flat = self.horovod.allgather(tf.constant(mine), name="items").numpy()
-        return [pickle.loads(part.tobytes()) for part in np.split(flat, np.cumsum(sizes)[:-1])]
+        return self.world.all_gather(item)
 
     def gather(self, item: Any) -> list[Any] | None:
         """Return every rank's item on rank 0; None elsewhere."""
-        items = self.all_gather(item)
-        return items if self.rank == 0 else None
+        return self.world.gather(item)
 
     def broadcast(self, item: Any) -> Any:
         """Return rank 0's item on every rank."""
-        with self._together():
-            return self.horovod.broadcast_object(item, 0, name="item of the first rank")
+        return self.world.broadcast(item)
 
     def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
         """Return the element-wise mean or sum over all ranks."""

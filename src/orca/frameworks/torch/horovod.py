@@ -209,8 +209,7 @@ class Horovod(Sync):
         """Give every rank the optimizer of rank 0, where it has a state already."""
         mine = self.optimizer.state_dict() if self.world.rank == 0 and self.optimizer.state else None
         plain = map_tree(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, mine)
-        with together(self.world):
-            state = self.horovod.broadcast_object(plain, 0, name=self._name("optimizer"))
+        state = self.world.broadcast(plain)
         if state is not None and self.world.rank:
             self.optimizer.load_state_dict(state)
 
