@@ -228,7 +228,7 @@ class KerasEstimator(TrainingEstimator):
         return _statistics(histories[0].epochs)
 
     def _settings(self, verbose: int) -> Settings:
-        return replace(self.settings, progress=self.settings.progress and verbose == 1)
+        return replace(self.settings, progress=self.settings.progress and verbose in (1, 2), bar=verbose == 1)
 
     def evaluate(  # type: ignore[override]
         self,

@@ -17,7 +17,7 @@ from typing import Any
 from orca.errors import ArgumentError, OrcaError, WorkerFailed
 from orca.monitor import failures, protocol
 from orca.monitor.failures import SILENT_END, Failure, Sign, primary_of
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
 from orca.monitor.protocol import MESSAGE_LIMIT, Abort, Connection, Gather, Gathered, Log, Malformed, Ticket
 from orca.monitor.stalls import Suspicion
 
@@ -54,6 +54,7 @@ class Hub:
         stall: Seconds without progress of any rank after which the run counts as stalled; <= 0 for never.
         on_beat: Called with each beat.
         on_log: Called with each line a rank prints or logs, and its rank; in order for each rank.
+        on_epoch: Called with the results of each epoch, and the rank that sent them.
 
     Example:
         >>> from orca.monitor.link import Link
@@ -70,11 +71,12 @@ class Hub:
         stall: float = 300.0,
         on_beat: Callable[[Beat], None] | None = None,
         on_log: Callable[[int, Log], None] | None = None,
+        on_epoch: Callable[[int, EpochEnd], None] | None = None,
     ) -> None:
         if size < 1:
             raise ArgumentError(f"a hub needs at least one rank; got size {size}. Pass the number of workers.")
         self.size, self.host, self.stall = size, host, stall
-        self.on_beat, self.on_log = on_beat, on_log
+        self.on_beat, self.on_log, self.on_epoch = on_beat, on_log, on_epoch
         self.failed = threading.Event()
         self._primary: Failure | None = None
         self._ticket: Ticket | None = None
@@ -233,8 +235,10 @@ class Hub:
                 self._gather(seat, message)
             case Log():
                 call(self.on_log, seat.rank, message)
-            case protocol.Fail():
-                self._note(Failure(seat.rank, seat.host, *message))
+            case EpochEnd():
+                call(self.on_epoch, seat.rank, message)
+            case protocol.Fail(reason, traceback, secondary, word):
+                self._note(Failure(seat.rank, seat.host, reason, traceback, secondary, word=word))
                 self._end(seat.rank, "failed")
                 seat.connection.send(protocol.Ack())  # acknowledged means known
             case protocol.Stack():

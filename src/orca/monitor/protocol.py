@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from orca.errors import ArgumentError, OrcaError
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
 
 GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
 MESSAGE_LIMIT = 8 << 20  # bytes of one message of a rank
@@ -45,10 +45,10 @@ class Log(NamedTuple):
     level: int = 0
 
 
-# The messages besides Log and Beat. From a rank:
+# The messages besides Log, Beat and EpochEnd. From a rank:
 Hello = NamedTuple("Hello", [("secret", str), ("rank", int), ("host", str)])
 Gather = NamedTuple("Gather", [("round", int), ("text", str)])
-Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool)])
+Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool), ("word", str)])
 Stack = NamedTuple("Stack", [("text", str)])
 Bye = NamedTuple("Bye", [])  # a clean end
 # From the hub:
@@ -57,7 +57,9 @@ Gathered = NamedTuple("Gathered", [("round", int), ("texts", list[str]), ("obsta
 Ask = NamedTuple("Ask", [])  # for the stack
 Abort = NamedTuple("Abort", [("reason", str)])  # end the process; as the answer to Hello, a refusal
 
-MESSAGES = {kind.__name__: kind for kind in (Beat, Log, Hello, Gather, Fail, Stack, Bye, Ack, Gathered, Ask, Abort)}
+MESSAGES = {
+    kind.__name__: kind for kind in (Beat, EpochEnd, Log, Hello, Gather, Fail, Stack, Bye, Ack, Gathered, Ask, Abort)
+}
 FIELDS = {name: tuple(get_type_hints(kind).values()) for name, kind in MESSAGES.items()}
 
 
