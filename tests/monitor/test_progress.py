@@ -79,9 +79,7 @@ def test_a_bar_shows_epoch_steps_time_left_loss_and_rows_a_second(terminal: Term
             progress.beat(beat(3, step, 10, loss=0.25, rows=3000 * step))
             time.sleep(0.1)
     last = terminal.states[-1]
-    match = re.fullmatch(
-        r"epoch 3:  40%\|\S+ *\| 4/10 \[00:00<00:0\d, loss=0.2500, rows/s=([\d.]+)k\]", last
-    )
+    match = re.fullmatch(r"epoch 3:  40%\|\S+ *\| 4/10 \[00:00<00:0\d, loss=0.2500, rows/s=([\d.]+)k\]", last)
     assert match and 3 < float(match[1]) < 33, last  # 3000 rows a step, of 0.1 s or more
 
 
@@ -138,7 +136,9 @@ def test_the_results_of_an_epoch_take_the_place_of_its_bar_and_stay_in_sight(ter
         progress.end_epoch(ends[1]._replace(epoch=3))  # too short for a beat
     shown = terminal.states
     assert re.fullmatch(r"epoch 1:  50%\|.*\| 2/4 \[00:00<00:00, loss=0.3000, rows/s=2.00k\]", shown[0])
-    assert any(re.search(r"epoch 2: .* 1/4 .*loss=0.2000.*, val_loss=0.5, val_accuracy=0.75\]", state) for state in shown)
+    assert any(
+        re.search(r"epoch 2: .* 1/4 .*loss=0.2000.*, val_loss=0.5, val_accuracy=0.75\]", state) for state in shown
+    )
     results = "loss=0.25, val_loss=0.5, val_accuracy=0.75, 12.3k rows/s, 1.3 s"
     lines = [line.split("\r")[-1].strip() for line in terminal.text.replace("\r\n", "\n").split("\n")]
     assert lines == [*(f"epoch {epoch}: {results}" for epoch in (1, 2, 3)), ""]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, wraps
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.engine import Engine, Settings
@@ -144,7 +145,8 @@ class Estimator:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in _VERBS & vars(cls).keys():
-            setattr(cls, name, _with_short_errors(vars(cls)[name]))
+            if isfunction(vars(cls)[name]):
+                setattr(cls, name, _with_short_errors(vars(cls)[name]))
 
     def __getattr__(self, name: str) -> Any:
         if name in self.refusals:

@@ -12,6 +12,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 DEBUG_VARIABLE = "ORCA_DEBUG"
 
 _requested: str | None = None  # None: as ORCA_DEBUG says
+_root = logging.getLogger("orca")
 
 
 def set_verbosity(level: str) -> None:
@@ -36,7 +37,8 @@ def set_verbosity(level: str) -> None:
         known = ", ".join(map(repr, LEVELS))
         raise ArgumentError(f"set_verbosity takes {known}; got {level!r}.{near(level, LEVELS)}")
     _requested = level
-    logging.getLogger("orca").setLevel(LEVELS[level])
+    _root.setLevel(LEVELS[level])
+    _show_details(level)
 
 
 def verbosity() -> str:
@@ -52,10 +54,35 @@ def is_debug() -> bool:
 
 
 def adopt(level: str) -> None:
-    """Take over the driver's verbosity, in a worker: of a driver that set none, its debug level alone."""
+    """Take over the driver's verbosity, in a worker; at "info", the level of the worker's root logger holds."""
     global _requested
     _requested = level
-    logging.getLogger("orca").setLevel(logging.DEBUG if level == "debug" else logging.NOTSET)
+    _root.setLevel(logging.NOTSET if level == "info" else LEVELS[level])
+
+
+class DetailHandler(logging.Handler):
+    """A handler that shows the records of Orca where the program has configured no logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one on standard error."""
+        if not logging.getLogger().handlers and sys.stderr is not None:
+            sys.stderr.write(self.format(record) + "\n")
+
+
+_details = DetailHandler()
+_details.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+
+def _show_details(level: str) -> None:
+    if level == "debug":
+        _root.addHandler(_details)  # once
+    else:
+        _root.removeHandler(_details)
+
+
+if is_debug():  # by the variable
+    _root.setLevel(logging.DEBUG)
+    _show_details("debug")
 
 
 def announce(logger: logging.Logger, text: str) -> None:
