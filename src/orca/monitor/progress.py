@@ -100,12 +100,11 @@ class Progress:
     def _move(self, beat: Beat) -> None:
         if beat.steps:
             self.bar.total, self.bar.bar_format = beat.steps, _FORMAT
+        self.bar.update(beat.step - self.bar.n)
         numbers = [] if beat.loss is None else [f"loss={beat.loss:.4f}"]
         if speed := self._rows_a_second(beat):
             numbers.append(f"rows/s={_short(speed)}")
-        self.bar.set_postfix_str(", ".join([*numbers, *self.validation]), refresh=False)
-        self.bar.update(beat.step - self.bar.n)
-        self.bar.refresh()
+        self.bar.set_postfix_str(", ".join([*numbers, *self.validation]))
 
     def _rows_a_second(self, beat: Beat) -> float:
         """Return tqdm's steps a second times the rows of a step; the mean of the epoch before it knows them."""
