@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
+
+from monitor.test_progress import Terminal
+from orca import Estimator
+from orca.metrics import MAE
 
 pytestmark = pytest.mark.timeout(300)
 MISTAKE = "return self.second(torch.relu(self.first(x)))"
@@ -151,3 +161,48 @@ def test_a_mistake_and_an_interrupt_show_one_short_traceback(
     assert all(f"in {name}" in err["detailed"] for name in ("forward", "run_rank", "_run_through"))
     if backend == "spark":
         assert "TaskSetManager" in err["detailed"]  # its loggers speak again
+
+
+class Slow(nn.Module):
+    """A model whose steps take long enough for beats within an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.08 if self.training else 0.0)
+        return self.layer(x)
+
+
+def fit_two_epochs() -> None:
+    x = np.ones((160, 4), np.float32)
+    model = Slow()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    est = Estimator.from_torch(model=model, optimizer=optimizer, loss=nn.MSELoss(), metrics=[MAE()], backend="local")
+    est.fit((x, x[:, :1]), epochs=2, batch_size=16, validation_data=(x, x[:, :1]))
+
+
+RESULTS = r"epoch {}: loss=[\d.e-]+, val_loss=[\d.e-]+, val_mae=[\d.e-]+, [\d.k]+ rows/s, \d+\.\d s"
+
+
+def test_in_a_terminal_of_80_columns_a_bar_and_then_the_results_of_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(80)
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    fit_two_epochs()
+    states = terminal.states
+    early = [state for state in states if re.match(r"epoch 1: .* [1-9]/10 \[", state)]  # the loss window is 64 steps
+    assert any("loss=" in state and "rows/s=" in state for state in early), states
+    assert any(re.search(r"epoch 2: .*loss=.*, rows/s=.*, val_loss=", state) for state in states), states
+    for epoch in (1, 2):
+        assert sum(bool(re.fullmatch(RESULTS.format(epoch), state)) for state in states) == 1, states
+    assert all(len(state) < 80 for state in states)
+
+
+def test_without_a_terminal_one_info_record_an_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "orca"):
+        fit_two_epochs()
+    records = [record for record in caplog.records if record.name == "orca.progress"]
+    assert [record.levelno for record in records] == [logging.INFO] * 2
+    for epoch, record in enumerate(records, 1):
+        assert re.fullmatch(RESULTS.format(epoch), record.getMessage()), record.getMessage()

@@ -135,7 +135,8 @@ def test_the_results_of_an_epoch_take_the_place_of_its_bar_and_stay_in_sight(ter
         progress.end_epoch(ends[1])
         progress.end_epoch(ends[1]._replace(epoch=3))  # too short for a beat
     shown = terminal.states
-    assert re.fullmatch(r"epoch 1:  50%\|.*\| 2/4 \[00:00<00:00, loss=0.3000, rows/s=2.00k\]", shown[0])
+    first = re.compile(r"epoch 1:  50%\|.*\| 2/4 \[00:00<\S+, loss=0.3000, rows/s=2.00k\]")
+    assert any(map(first.fullmatch, shown)), shown[:2]
     assert any(
         re.search(r"epoch 2: .* 1/4 .*loss=0.2000.*, val_loss=0.5, val_accuracy=0.75\]", state) for state in shown
     )
