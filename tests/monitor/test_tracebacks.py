@@ -49,9 +49,9 @@ def test_without_a_frame_of_the_users_an_error_that_says_what_to_do_shows_none()
     ours = (
         f'Traceback\n  File "{tracebacks._HOME}/rows/arrow.py", line 66, in to_numpy\n    raise missing(name)\nE: x\n'
     )
-    assert digest(ours, remedy=False) == ""
+    assert digest(ours, own=True) == ""
     assert (
-        digest(TRACE.replace("/home/me/", "/lib/python3.12/")).splitlines()[0]
+        digest(TRACE.replace("/home/me/", "/usr/lib/python3.12/")).splitlines()[0]
         == f'  File "{TORCH}", line 1798, in _call_impl'
     )
 
@@ -88,6 +88,8 @@ def test_of_a_chain_the_first_cause_comes_first_and_what_it_was_handled_by_is_la
         (traceback.__file__, "Python"),
         ("<frozen importlib._bootstrap>", "Python"),
         ("/home/me/orca/train.py", ""),
+        ("/home/me/lib/net.py", ""),
+        ("/opt/python3.11/app/train.py", ""),
         ("/tmp/ipykernel_77/123.py", ""),
         ("<stdin>", ""),
     ],
@@ -96,8 +98,15 @@ def test_a_file_belongs_to_a_library_or_to_the_user(file: str, library: str) -> 
     assert owner(file) == library
 
 
+def test_a_stack_shows_frames_but_has_no_line_to_correct() -> None:
+    stack = TRACE.partition("\n")[2]
+    assert digest(stack).startswith('  File "/home/me/blocks.py"') and "Correct" not in digest(stack)
+    libraries = digest(stack.replace("/home/me/", "/usr/lib/python3.12/"))
+    assert libraries.startswith(f'  File "{TORCH}"') and "... 4 frames of torch, Python and orca" in libraries
+
+
 def test_many_frames_and_pages_of_text_are_cut() -> None:
-    frames = "".join(f'  File "/home/me/a.py", line {i}, in f{i}\n    f{i}()\n' for i in range(100))
+    frames = "Traceback\n" + "".join(f'  File "/home/me/a.py", line {i}, in f{i}\n    f{i}()\n' for i in range(100))
     assert len(digest(frames).splitlines()) == 2 * tracebacks.USER_FRAMES + 2
     text = "\n".join(f"line {i}" for i in range(100))
     assert len(shortened(text).splitlines()) == tracebacks.REASON_LINES + 1

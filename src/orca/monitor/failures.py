@@ -41,8 +41,7 @@ class Failure:
 
     def error(self) -> WorkerFailed:
         """Return the exception to raise for it."""
-        # The text of an error of ours says what to do; a loss or a stall is nothing to correct at a line.
-        shown = shortened(self.reason), digest(self.traceback, remedy=self.kind == "error" and not self.word)
+        shown = shortened(self.reason), digest(self.traceback, own=bool(self.word))
         args = self.rank, self.host, self.reason, self.traceback, shown
         if self.kind == "error":
             return worker_failed("" if self.secondary else self.word, *args)

@@ -17,26 +17,14 @@ from orca.monitor.verbosity import DEBUG_VARIABLE, is_debug
 USER_FRAMES = 6  # frames of the user's code that are shown
 REASON_LINES = 14  # lines of an error's own text that are shown
 # The code of these is never the reason of a mistake in a program.
-LIBRARIES = {
-    *(
-        "torch",
-        "keras",
-        "tf_keras",
-        "tensorflow",
-        "mxnet",
-        "openvino",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "scipy",
-        "sklearn",
-    ),
-    *("pyspark", "py4j", "ray", "cloudpickle", "fsspec", "torchmetrics", "tqdm", "horovod", "joblib", "multiprocess"),
-}
+LIBRARIES = set(
+    "torch keras tf_keras tensorflow mxnet openvino numpy pandas pyarrow scipy sklearn pyspark py4j ray cloudpickle "
+    "fsspec torchmetrics tqdm horovod joblib multiprocess".split()
+)
 _HOME = os.path.dirname(os.path.abspath(orca.__file__))
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<name>.*)(?:\n {4,}(?P<code>\S.*))?', re.M)
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\.]+)|[/\\](pyspark|py4j)[^/\\]*\.zip[/\\]")
-_STANDARD = re.compile(r"[/\\](?:lib|Lib)[/\\](?:python3[^/\\]*[/\\])?[^/\\]+\.py$|[/\\]python3[\d.]*[/\\]|^<frozen ")
+_STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<frozen ", re.I)
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n"
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 
@@ -77,12 +65,12 @@ def owner(file: str) -> str:
     return "Python" if _STANDARD.search(file) else ""
 
 
-def digest(text: str, remedy: bool = True) -> str:
+def digest(text: str, own: bool = False) -> str:
     """Return what an error shows of a traceback: the user's frames, the innermost first, and a word about the others.
 
     Args:
         text: The traceback, or the stack of a thread.
-        remedy: Whether to end with what to do; else there is nothing to say without a frame of the user's.
+        own: Whether it is of an error of Orca's own, whose text says what to do: nothing, without a frame of the user's.
 
     Returns:
         Some lines; the whole text at the verbosity "debug".
@@ -91,7 +79,7 @@ def digest(text: str, remedy: bool = True) -> str:
         return text.rstrip()
     frames = frames_of(text)
     users = [frame for frame in frames if not frame.owner]
-    if not users and not remedy:
+    if own and not users:
         return ""
     if not users:
         users = [frame for frame in frames if frame.owner not in ("orca", "Python")][:1]
@@ -100,7 +88,7 @@ def digest(text: str, remedy: bool = True) -> str:
     rest = [frame.owner or "your code" for frame in frames if frame not in shown]
     if rest:
         lines.append(f"  ... {len(rest)} frames of {_listed(rest)} ({DEBUG_VARIABLE}=1 shows all)")
-    if remedy and shown and not shown[0].owner:
+    if not own and shown and not shown[0].owner and text.startswith("Traceback"):  # a stack has no error to correct
         place = f"{os.path.basename(shown[0].file)}:{shown[0].line}"
         lines.append(f"Correct the code at {place}; what it prints on a worker appears here, with its rank.")
     return "\n".join(lines)
