@@ -70,7 +70,7 @@ def digest(text: str, own: bool = False) -> str:
 
     Args:
         text: The traceback, or the stack of a thread.
-        own: Whether it is of an error of Orca's own, whose text says what to do: nothing, without a frame of the user's.
+        own: Whether it is of an error of Orca's own, which says what to do: nothing, without a frame of the user's.
 
     Returns:
         Some lines; the whole text at the verbosity "debug".
