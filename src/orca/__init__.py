@@ -20,9 +20,12 @@ _NAMES = {
     "init_orca_context": "orca.cluster.context",
     "stop_orca_context": "orca.cluster.context",
     "XShards": "orca.data.shard",
+    "set_verbosity": "orca.monitor.verbosity",
 }
 
-__all__ = ["Estimator", "OrcaContext", "XShards", "__version__", "init_orca_context", "stop_orca_context"]
+__all__ = [
+    *("Estimator", "OrcaContext", "XShards", "__version__", "init_orca_context", "set_verbosity", "stop_orca_context"),
+]
 
 try:
     __version__ = version("orca-dl")

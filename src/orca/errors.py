@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -67,22 +67,39 @@ class CallbackFailed(OrcaError, RuntimeError):
 class WorkerFailed(OrcaError, RuntimeError):
     """The failure of one worker, brought to the caller: its rank, its host and its words.
 
+    An error of Orca's own that a worker raised, such as a DataError, is raised as WorkerFailed and as that class, so
+    that `except DataError` catches it here as well.
+
     Args:
         rank: The rank that failed first.
         host: The host it ran on.
-        reason: One line: the exception's type and text, or how the process ended.
+        reason: The exception's type and text, or how the process ended.
         remote_traceback: The traceback (or the stack of a stalled worker) as text; "" when there is none.
+        shown: What the error shows: reason and traceback in short; both in full unless given.
     """
 
     verb = "failed"
+    word = ""
 
-    def __init__(self, rank: int, host: str, reason: str, remote_traceback: str = "") -> None:
-        super().__init__(rank, host, reason, remote_traceback)
+    def __init__(
+        self, rank: int, host: str, reason: str, remote_traceback: str = "", shown: tuple[str, str] | None = None
+    ) -> None:
+        super().__init__(rank, host, reason, remote_traceback, shown)
         self.rank, self.host, self.reason, self.remote_traceback = rank, host, reason, remote_traceback
+        self.shown = (reason, remote_traceback) if shown is None else shown
 
     def __str__(self) -> str:
-        text = f"rank {self.rank} on {self.host} {self.verb}: {self.reason}"
-        return f"{text}\n\n{self.remote_traceback.rstrip()}" if self.remote_traceback else text
+        reason, details = self.shown
+        text = f"rank {self.rank} on {self.host} {self.verb}: {reason}"
+        return f"{text}\n\n{details.rstrip()}" if details else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (worker_failed, (self.word, *self.args)) if self.word else (type(self), self.args)
+
+    def rewritten(self, change: Callable[[str], str]) -> WorkerFailed:
+        """Return the same failure with other texts."""
+        shown = (change(self.shown[0]), change(self.shown[1]))
+        return type(self)(self.rank, self.host, change(self.reason), change(self.remote_traceback), shown)
 
 
 class WorkerLost(WorkerFailed):
@@ -95,6 +112,26 @@ class WorkerStalled(WorkerFailed):
     """A worker that made no progress for longer than the stall limit; carries its stack."""
 
     verb = "stalled"
+
+
+_OWN = {
+    kind.__name__: type(kind.__name__, (WorkerFailed, kind), {"__doc__": kind.__doc__, "word": kind.__name__})
+    for kind in (
+        *(ArgumentError, DataError, TooFewSlots, NotSupported, NotYet),
+        *(MissingDependency, LossNotFinite, CallbackFailed),
+    )
+}
+
+
+def word_of(error: BaseException) -> str:
+    """Return the name of the class of ours that an error is of; "" for any other, and for one of a worker."""
+    return next((kind.__name__ for kind in type(error).__mro__ if globals().get(kind.__name__) is kind
+                 and kind.__name__ in _OWN), "")  # fmt: skip
+
+
+def worker_failed(word: str, *args: Any) -> WorkerFailed:
+    """Return the failure of a worker, also as the error of ours that a word names."""
+    return _OWN.get(word, WorkerFailed)(*args)
 
 
 def near(word: Any, words: Iterable[Any]) -> str:

@@ -16,13 +16,13 @@ from contextlib import ExitStack
 import pytest
 
 from monitor.ranks import eventually, linked, linked_some, raised, spawned
-from orca.errors import ArgumentError, WorkerFailed, WorkerLost, WorkerStalled
+from orca.errors import ArgumentError, DataError, WorkerFailed, WorkerLost, WorkerStalled
 from orca.monitor import failures, handshake
 from orca.monitor import hub as hubs
 from orca.monitor import link as links
 from orca.monitor.failures import Failure
 from orca.monitor.handshake import key_of
-from orca.monitor.heartbeat import DATA, OPTIMIZER, WAIT, Beat
+from orca.monitor.heartbeat import DATA, OPTIMIZER, WAIT, Beat, EpochEnd
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link, Parted
 from orca.monitor.protocol import HUB, Ack, Hello, Log, Ticket, encode
@@ -150,6 +150,36 @@ def test_error_comes_with_its_traceback_and_wins_over_a_secondary_one_that_came_
         assert type(error) is WorkerFailed and error.rank == 1 and error.host == socket.gethostname()
         assert error.reason == "ValueError: bad batch"
         assert "in raised" in error.remote_traceback and "raise error" in error.remote_traceback
+
+
+def test_error_of_ours_is_raised_as_its_own_class_by_a_word_that_is_looked_up() -> None:
+    with Hub(2) as hub, linked(hub) as (_, culprit):
+        assert culprit.fail(raised(DataError("column 'y' holds nulls. Drop them.")))
+        error = hub.error()
+    assert isinstance(error, DataError) and isinstance(error, WorkerFailed) and type(error).__name__ == "DataError"
+    assert (error.rank, error.host) == (1, socket.gethostname())
+    assert "failed: DataError: column 'y' holds nulls. Drop them.\n" in str(error)
+    assert "Traceback" not in str(error)
+    assert "in raised" in error.remote_traceback
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error) and again.rank == 1
+
+
+@pytest.mark.parametrize("word", ["os.system", "WorkerLost", "OrcaError", "builtins.SystemExit", "Any"])
+def test_any_other_word_is_a_failed_worker(word: str) -> None:
+    assert type(Failure(0, "host", "reason", word=word).error()) is WorkerFailed
+
+
+def test_epochs_are_told_once_and_in_order() -> None:
+    ends: list[tuple[int, EpochEnd]] = []
+    expected = [EpochEnd(number, [f"loss={number}"], 10.0, 0.5) for number in range(5)]
+    with Hub(1, on_epoch=lambda rank, end: ends.append((rank, end))) as hub:
+        with Link.connect(hub.ticket, rank=0) as link:
+            for end in expected:
+                link.heartbeat.end_epoch(end)
+                time.sleep(0.15)
+        assert eventually(lambda: len(ends) == 5, 5)
+    assert ends == [(0, end) for end in expected]
 
 
 def test_secondary_error_alone_is_named_when_the_grace_is_over() -> None:

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import pytest
 
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
 from orca.monitor.progress import Progress
 
 
@@ -79,11 +79,8 @@ def test_a_bar_shows_epoch_steps_time_left_loss_and_rows_a_second(terminal: Term
             progress.beat(beat(3, step, 10, loss=0.25, rows=3000 * step))
             time.sleep(0.1)
     last = terminal.states[-1]
-    match = re.fullmatch(
-        r"epoch 3:  40%\|\S+ *\| 4/10 \[00:00<00:0\d, +([\d.]+)step/s, loss=0.2500, rows/s=([\d.]+)k\]", last
-    )
-    assert match, last
-    assert float(match[1]) < 11 and float(match[2]) == pytest.approx(3 * float(match[1]), rel=0.1)  # 3000 rows a step
+    match = re.fullmatch(r"epoch 3:  40%\|\S+ *\| 4/10 \[00:00<00:0\d, loss=0.2500, rows/s=([\d.]+)k\]", last)
+    assert match and 3 < float(match[1]) < 33, last  # 3000 rows a step, of 0.1 s or more
 
 
 def test_one_bar_an_epoch_and_one_that_others_followed_is_full(terminal: Terminal) -> None:
@@ -103,8 +100,8 @@ def test_steps_before_the_first_beat_do_not_count_as_speed(terminal: Terminal) -
         progress.beat(beat(1, 500, 1000, rows=500))
         time.sleep(0.2)
         progress.beat(beat(1, 502, 1000, rows=502))
-    speed = re.search(r"502/1000 .* ([\d.]+)step/s, rows/s=([\d.]+)", terminal.states[-1])
-    assert speed and float(speed[1]) < 11 and float(speed[2]) < 11, terminal.states[-1]
+    speed = re.search(r"502/1000 .*rows/s=([\d.]+)", terminal.states[-1])
+    assert speed and float(speed[1]) < 11, terminal.states[-1]
 
 
 def test_an_epoch_of_unknown_length_is_a_counter_until_it_is_known(terminal: Terminal) -> None:
@@ -113,19 +110,39 @@ def test_an_epoch_of_unknown_length_is_a_counter_until_it_is_known(terminal: Ter
         time.sleep(0.05)
         progress.beat(beat(1, 7, 0, loss=1.5, rows=70))
         progress.beat(beat(2, 3, 7))
-    assert any(re.match(r"epoch 1: 7step \[00:00, .*step/s, loss=1.5000, rows/s=", state) for state in terminal.states)
+    assert any(re.match(r"epoch 1: 7step \[00:00, loss=1.5000, rows/s=", state) for state in terminal.states)
     assert re.match(r"epoch 2:  43%\|.* 3/7 ", terminal.states[-1])
 
 
 def test_the_bar_stays_where_a_run_ended(terminal: Terminal) -> None:
     with pytest.raises(ValueError, match="bad"), shown_on(terminal) as progress:
-        progress.beat(beat(1, 1))
+        progress.beat(beat(1, 1, rows=1))
         time.sleep(0.1)
-        progress.beat(beat(1, 2))
+        progress.beat(beat(1, 2, rows=2))
         time.sleep(1.1)  # not time of the epoch
         raise ValueError("bad")
-    speed = re.search(r" 2/4 \[00:00<00:00, +([\d.]+)step/s", terminal.states[-1])
+    speed = re.search(r" 2/4 \[00:00<00:00, rows/s=(\d+)", terminal.states[-1])
     assert speed and 3 < float(speed[1]) < 11, terminal.states[-1]
+
+
+def test_the_results_of_an_epoch_take_the_place_of_its_bar_and_stay_in_sight(terminal: Terminal) -> None:
+    ends = [EpochEnd(epoch, ["loss=0.25", "val_loss=0.5", "val_accuracy=0.75"], 12_345.0, 1.26) for epoch in (1, 2)]
+    with shown_on(terminal) as progress:
+        progress.beat(Beat(0, 1, 2, 4, loss=0.3, rows=200, seconds=0.1))  # the first: its speed is known
+        progress.end_epoch(ends[0])
+        progress.beat(beat(1, 4))  # late
+        progress.beat(beat(2, 1, loss=0.2))
+        progress.end_epoch(ends[1])
+        progress.end_epoch(ends[1]._replace(epoch=3))  # too short for a beat
+    shown = terminal.states
+    first = re.compile(r"epoch 1:  50%\|.*\| 2/4 \[00:00<\S+, loss=0.3000, rows/s=2.00k\]")
+    assert any(map(first.fullmatch, shown)), shown[:2]
+    assert any(
+        re.search(r"epoch 2: .* 1/4 .*loss=0.2000.*, val_loss=0.5, val_accuracy=0.75\]", state) for state in shown
+    )
+    results = "loss=0.25, val_loss=0.5, val_accuracy=0.75, 12.3k rows/s, 1.3 s"
+    lines = [line.split("\r")[-1].strip() for line in terminal.text.replace("\r\n", "\n").split("\n")]
+    assert lines == [*(f"epoch {epoch}: {results}" for epoch in (1, 2, 3)), ""]
 
 
 def test_only_rank_0_in_training_is_shown(terminal: Terminal) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
 from orca.monitor.protocol import Ack, Fail, Gathered, Hello, Log, Malformed, decode, encode
 
 
@@ -16,7 +16,8 @@ from orca.monitor.protocol import Ack, Fail, Gathered, Hello, Log, Malformed, de
         Ack(),
         Beat(3, 1, 2, 9, loss=0.5),
         Beat(3),
-        Fail("why\n", "where", True),
+        Fail("why\n", "where", True, "DataError"),
+        EpochEnd(3, ["loss=0.25", "val_loss=nan"], 12.5, 1.0),
         Gathered(7, ["ä", "\ud800"], ""),
         Hello("host"),
         Log("50%", "a.logger", 20),

@@ -20,7 +20,9 @@ from orca.core.processor import protect_from_amx
 from orca.core.source import Open, Rows, Shards
 from orca.core.units import check_seconds
 from orca.core.world import Peer, World, form
-from orca.errors import ArgumentError, WorkerFailed
+from orca.errors import ArgumentError, OrcaError, WorkerFailed
+from orca.monitor import verbosity
+from orca.monitor.failures import reason_of
 from orca.monitor.heartbeat import Heartbeat, counted
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
@@ -41,11 +43,12 @@ class Settings:
 
     Attributes:
         stall_timeout: Seconds without progress on any rank after which the stuck rank is named and the run ended.
-        progress: Whether to show a progress bar on the driver (never when the output is not a terminal).
+        progress: Whether to show progress on the driver: a bar in a terminal, else a line for each epoch.
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
         log_level: Level of the ranks' root logger while the job runs.
         log_to_driver: Whether the output and log records of ranks appear on the driver, tagged by rank.
         start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs the reason.
+        bar: Whether progress may be a bar; else there is a line for each epoch in a terminal as well.
     """
 
     stall_timeout: float = 300.0
@@ -54,6 +57,7 @@ class Settings:
     log_level: int = logging.INFO
     log_to_driver: bool = True
     start_timeout: float = 0.0
+    bar: bool = True
 
     def __post_init__(self) -> None:
         for name in ("stall_timeout", "start_timeout"):
@@ -89,6 +93,11 @@ class Envelope:
     settings: Settings
     path: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
+    verbosity: str = "info"
+
+
+class ReportedFailure(OrcaError):
+    """A failure of a rank that the driver knows in full: the process of the rank needs to show nothing more."""
 
 
 @contextmanager
@@ -101,13 +110,15 @@ def dispatch(
             logger.warning("%s", protection)
         work = seal(job, shards.open)
         with (
-            Progress(enabled=settings.progress) as progress,
+            Progress(settings.progress, settings.bar) as progress,
             Echo(progress) as echo,
-            Hub(workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line) as hub,
+            Hub(
+                workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line, on_epoch=echo.epoch
+            ) as hub,
             waiting(hub, settings.start_timeout, room),
         ):
             environment = tuple(hdfs.environment().items())
-            yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment), hub
+            yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment, verbosity.verbosity()), hub
     except WorkerFailed as failure:
         raise shards.explain(failure) from None
     finally:
@@ -136,9 +147,12 @@ class HubPeer:
 def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], items: Iterable[Any]) -> bytes:
     """Run one rank: read its rows, join the others, do the job; return its result, pickled.
 
-    Reports a failure before it raises it.
+    Raises:
+        ReportedFailure: The rank failed, and its driver knows why.
+        Exception: It failed, and cannot reach its driver.
     """
     _extend_path(envelope.path)
+    verbosity.adopt(envelope.verbosity)
     hdfs.adopt(dict(envelope.environment))
     protection = preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
@@ -161,7 +175,8 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
             work = on_peer or partial(_work, job, rows, settings)
             result = dumps(work(peer, patience, link.heartbeat), "the result")
     except BaseException as error:
-        link.fail(error, secondary=is_secondary(error))
+        if link.fail(error, secondary=is_secondary(error)):
+            raise ReportedFailure(reason_of(error)) from None
         raise
     link.close()
     return result

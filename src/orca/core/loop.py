@@ -28,7 +28,7 @@ from orca.core.trace import Trace
 from orca.core.triggers import Moment, Trigger
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.monitor.heartbeat import CHECKPOINT, Heartbeat
+from orca.monitor.heartbeat import CHECKPOINT, EpochEnd, Heartbeat
 from orca.storage.checkpoints import CheckpointWriter
 
 _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpoint
@@ -126,6 +126,9 @@ class EpochLoop:
         self._close_validations(line, mine, seconds)
         if plan.profile:
             self._profile(line, mine, losses.steps, seconds)
+        if world.rank == 0:
+            rate = (line["num_samples"] - before.rows) / max(seconds["mean_train_epoch_s"], 1e-9)
+            self.heartbeat.end_epoch(EpochEnd(epoch, _texts(line), rate, time.perf_counter() - began))
         history.epochs.append(line)
         history.mine.append(mine)
         history.traces.append(trace)
@@ -436,6 +439,16 @@ def _evaluation_stats(metrics: Sequence[Metric], ranks: Sequence[tuple[Losses, l
     if ranks[0][0].conducted:
         results = {name: value for name, value in results.items() if value == value}  # nan: nobody fed it
     return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | ranks[0][0].logs | results
+
+
+def _texts(line: dict[str, Any]) -> list[str]:
+    """Return the numbers of an epoch's statistics as people read them: "loss=0.0123", "val_loss=0.0234"."""
+    names = [name for name in line if name.startswith(("train_", "val_")) and name != "val_num_samples"]
+    return [
+        f"{name.removeprefix('train_')}={line[name]:.4g}"
+        for name in names
+        if isinstance(line[name], int | float | np.number)
+    ]
 
 
 def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:

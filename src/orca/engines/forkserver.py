@@ -311,6 +311,8 @@ def main(requests: int) -> None:
     code = 0
     try:
         local.main(*start.arguments)
+    except SystemExit:
+        code = 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 import cloudpickle
 
-from orca.core.engine import Envelope, HubPeer, Job, Settings, cores, dispatch, dumps, run_rank
+from orca.core.engine import Envelope, HubPeer, Job, ReportedFailure, Settings, cores, dispatch, dumps, run_rank
 from orca.core.loading import slow_modules
 from orca.core.source import Items, Shards
 from orca.engines import forkserver
@@ -158,7 +158,11 @@ def _is_whole(result: int) -> bool:
 
 
 def main(rank: int, work: int, share: int, result: int) -> None:
-    """Run one rank; work, share and result are open files."""
+    """Run one rank; work, share and result are open files.
+
+    Raises:
+        SystemExit: The rank failed, and the driver knows why.
+    """
     envelope: Envelope = pickle.loads(_contents(work))
     for entry in envelope.path:
         if entry not in sys.path:
@@ -167,7 +171,10 @@ def main(rank: int, work: int, share: int, result: int) -> None:
     for file in (work, share):
         os.close(file)
     items: Items = chain.from_iterable(piece() for piece in pieces)
-    answer = run_rank(envelope, rank, _peer, items)
+    try:
+        answer = run_rank(envelope, rank, _peer, items)
+    except ReportedFailure:
+        raise SystemExit(1) from None
     with os.fdopen(result, "wb") as file_of_result:
         file_of_result.write(_LENGTH.pack(len(answer)))
         file_of_result.write(answer)

@@ -32,9 +32,9 @@ from orca.cluster.news import wait_until
 from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
 from orca.core.reuse import Baseline
 from orca.core.source import Items, Shards
-from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
+from orca.errors import ArgumentError, TooFewSlots, WorkerLost, word_of
 from orca.monitor.exits import SILENT_END
-from orca.monitor.failures import reason_of
+from orca.monitor.failures import Failure, reason_of
 from orca.monitor.hub import Hub
 
 _LOOPBACK = "127.0.0.1"
@@ -175,15 +175,13 @@ class Card:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The pickled result of a rank or task, or the reason of its failure.
+    """The pickled result of a rank or task, or its failure.
 
     A failure is returned, not raised: Ray would print those of the ranks that nobody asks any more.
     """
 
     result: Any = None
-    reason: str = ""
-    traceback: str = ""
-    host: str = ""
+    failure: Failure | None = None
 
     @classmethod
     def of(cls, work: Callable[[], Any]) -> Outcome:
@@ -191,7 +189,8 @@ class Outcome:
         try:
             return cls(work())
         except BaseException as error:  # SystemExit, too, would end the actor without a word
-            return cls(reason=reason_of(error), traceback=traceback.format_exc(), host=socket.gethostname())
+            texts = reason_of(error), traceback.format_exc()
+            return cls(failure=Failure(-1, socket.gethostname(), *texts, word=word_of(error)))
 
 
 # On the workers.
@@ -508,9 +507,8 @@ def _result(ref: Any, rank: Rank, hub: Hub | None) -> Any:
         if hub:
             hub.lost(rank.number, rank.seat.host, reason)
         raise (hub.error(5.0) if hub else None) or WorkerLost(rank.number, rank.seat.host, reason) from None
-    if outcome.reason:
-        failure = WorkerFailed(rank.number, outcome.host, outcome.reason, outcome.traceback)
-        raise (hub.error(5.0) if hub else None) or failure
+    if outcome.failure:
+        raise (hub.error(5.0) if hub else None) or replace(outcome.failure, rank=rank.number).error()
     return outcome.result
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import pickle
 import re
 import socket
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from threading import Event
+from queue import Queue
+from threading import Event, Thread
 from typing import Any
 
 import cloudpickle
@@ -22,6 +24,7 @@ import pyarrow as pa
 import pyspark
 from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.util import inheritable_thread_target
 
 from orca.cluster.news import wait_until
 from orca.cluster.ray import SLOT_PATIENCE, wait_for_slots
@@ -38,20 +41,34 @@ from orca.cluster.spark import (
     slots,
     tell_modules,
 )
-from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, run_rank
+from orca.core.engine import (
+    Envelope,
+    HubPeer,
+    Job,
+    ReportedFailure,
+    Settings,
+    dispatch,
+    dumps,
+    is_secondary,
+    run_rank,
+)
 from orca.core.source import Shards
 from orca.core.world import Peer
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 from orca.monitor.background import beside
+from orca.monitor.failures import carried_by, carrier_of
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
+from orca.monitor.spark_logs import muted
+from orca.monitor.verbosity import adopt, is_debug, verbosity
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SMALL = 1 << 20  # bytes of all pieces that every rank gets: Spark sends larger tasks in another way as well
 _SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that failed
+_TASKS_END_WITHIN = 3.0  # seconds that the tasks of such a job have to end
+_LOGGED_WITHIN = 0.1  # seconds in which Spark has logged that a task ended
 _NOTICED_WITHIN = 210.0  # seconds in which Spark gives a silent executor up (cluster.spark.OUTLIVES_PAUSES)
 _RESULT = "rank int, part int, payload binary"
-_MARK = "orca rank {rank} on {host}"
 
 
 class SparkEngine:
@@ -89,11 +106,13 @@ class SparkEngine:
             frame, task = self._placed(data, envelope)
             task = replace(task, over_hub=is_local(self.session) and not is_connect(self.session))
             del data
-            try:
-                with self._cancelling(hub):
-                    ranks = frame.mapInArrow(task, _RESULT, barrier=True).collect()
-            except Exception as error:
-                raise self._failure(hub.error(wait=5.0), error) from None
+            with muted(self.session):
+                try:
+                    with self._cancelling(hub):
+                        ranks = self._collected(frame.mapInArrow(task, _RESULT, barrier=True), hub)
+                except Exception as error:
+                    self._wait_for_tasks()
+                    raise self._failure(hub.error(wait=5.0), error) from None
         return _assemble(ranks, self.workers)
 
     def settle(self) -> None:
@@ -105,8 +124,48 @@ class SparkEngine:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
         work = dumps(task, "the task")
         frame = self._deal((dumps(piece, "the data") for piece in enumerate(pieces)), len(pieces))
-        rows = frame.mapInArrow(MapTask(work), _RESULT).collect()
+        try:
+            with muted(self.session):
+                rows = self._collected(frame.mapInArrow(MapTask(work, verbosity()), _RESULT))
+        except Exception as error:
+            raise self._failure(None, error) from None
         return _assemble(rows, len(pieces))
+
+    def _wait_for_tasks(self) -> None:
+        """Wait until the tasks of a job that failed have ended, each with words in Spark's log."""
+        if not is_connect(self.session) and not is_debug():
+            wait_until(lambda: not running(self.session), _TASKS_END_WITHIN, every=0.05)
+            time.sleep(_LOGGED_WITHIN)
+
+    def _collected(self, frame: DataFrame, hub: Hub | None = None) -> list[Any]:
+        """Return the rows of a frame, computed in a thread of its own.
+
+        This thread just waits: a Ctrl-C in the middle of a call to the JVM would break its connection, noisily. Then
+        the job is over before the caller knows, as its workers and Spark's log would outlive it.
+        """
+        results: Queue[tuple[Any, BaseException | None]] = Queue()
+
+        def collect() -> None:
+            try:
+                results.put((frame.collect(), None))
+            except BaseException as error:
+                results.put((None, error))
+
+        with _tagged(self.session) as cancel:
+            thread = Thread(target=_inheriting(self.session, collect), name="orca-collect", daemon=True)
+            thread.start()
+            try:
+                rows, error = results.get()
+            except BaseException:
+                if hub is not None:
+                    hub.abort("the driver was interrupted")
+                cancel()
+                thread.join(_SPARK_ENDS_WITHIN)
+                self._wait_for_tasks()
+                raise
+        if error is not None:
+            raise error
+        return list(rows)
 
     def _room(self) -> str:
         """Return in words how many slots are free; a Connect server does not tell."""
@@ -162,14 +221,7 @@ class SparkEngine:
     @contextmanager
     def _cancelling(self, hub: Hub) -> Iterator[None]:
         """Cancel the jobs of the block when their run has failed: Spark would wait minutes for a silent executor."""
-        remote, mark = is_connect(self.session), f"orca-{uuid.uuid4().hex}"
-        before = 0 if remote else executors(self.session)
-        jobs: Any = self.session if remote else self.session.sparkContext
-        add, remove, cancel = (
-            (jobs.addTag, jobs.removeTag, jobs.interruptTag)
-            if remote
-            else (jobs.addJobTag, jobs.removeJobTag, jobs.cancelJobsWithTag)
-        )
+        before = 0 if is_connect(self.session) else executors(self.session)
         self._executors = 0
 
         def watch(over: Event) -> None:
@@ -177,15 +229,10 @@ class SparkEngine:
                 pass
             while not over.wait(_SPARK_ENDS_WITHIN):  # again: between two of its jobs there is none to cancel
                 self._executors = before
-                with suppress(Exception):  # the job may just have ended
-                    cancel(mark)
+                cancel()
 
-        add(mark)
-        try:
-            with beside(watch, "orca-canceller"):
-                yield
-        finally:
-            remove(mark)
+        with _tagged(self.session) as cancel, beside(watch, "orca-canceller"):
+            yield
 
     def _failure(self, failure: WorkerFailed | None, error: Exception) -> Exception:
         """Return the error to raise: the rank's own, else the one that Spark's message tells of."""
@@ -197,11 +244,39 @@ class SparkEngine:
                 f"{self.workers} workers must run at the same time, and Spark has fewer slots. "
                 f"Ask for fewer workers_per_node, or for more cores. Spark said: {text.splitlines()[0]}"
             )
-        match = re.search(_MARK.format(rank=r"(\d+)", host=r"(\S+)") + r": (.*)", text)
-        if match:
-            return WorkerFailed(int(match[1]), match[2], match[3], text)
+        if (reported := carried_by(text)) is not None:
+            return reported.error()
         match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
         return error if match is None else DataError(match[1])
+
+
+def _inheriting(session: SparkSession, work: Callable[[], None]) -> Callable[[], None]:
+    """Return work that a thread does with the tags and local properties of this one."""
+    if is_connect(session) or int(pyspark.__version__.split(".")[0]) >= 4:
+        return inheritable_thread_target(session)(work)  # type: ignore[no-any-return]
+    return inheritable_thread_target(work)
+
+
+@contextmanager
+def _tagged(session: SparkSession) -> Iterator[Callable[[], None]]:
+    """Mark the jobs of the block; give the function that cancels them."""
+    remote, mark = is_connect(session), f"orca-{uuid.uuid4().hex}"
+    jobs: Any = session if remote else session.sparkContext
+    add, remove, cancel = (
+        (jobs.addTag, jobs.removeTag, jobs.interruptTag)
+        if remote
+        else (jobs.addJobTag, jobs.removeJobTag, jobs.cancelJobsWithTag)
+    )
+
+    def cancel_marked() -> None:
+        with suppress(Exception):  # the job may just have ended
+            cancel(mark)
+
+    add(mark)
+    try:
+        yield cancel_marked
+    finally:
+        remove(mark)
 
 
 @dataclass(frozen=True)
@@ -254,9 +329,10 @@ class BarrierTask:
 
         try:
             result = run_rank(self.envelope, rank, peer_of, items)
-        except Exception as error:
-            where = _MARK.format(rank=rank, host=host)
-            raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
+        except ReportedFailure as error:
+            raise RuntimeError(f"orca rank {rank} on {host} failed: {error}") from None
+        except Exception as error:  # the driver knows nothing of it
+            raise carrier_of(rank, host, error, is_secondary(error)) from None
         deque(batches, 0)  # Spark ends a Python worker that has not read all
         yield from _payload(rank, result)
 
@@ -266,12 +342,18 @@ class MapTask:
     """A task applied to the pieces of a partition."""
 
     work: bytes
+    verbosity: str = "info"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results, numbered."""
+        adopt(self.verbosity)
         task = cloudpickle.loads(self.work)
         for number, piece in map(cloudpickle.loads, _cells(batches)):
-            yield from _payload(number, dumps(task(piece), "the result"))
+            try:
+                result = dumps(task(piece), "the result")
+            except Exception as error:
+                raise carrier_of(number, socket.gethostname(), error) from None
+            yield from _payload(number, result)
 
 
 def _cells(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, wraps
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.engine import Engine, Settings
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import positive
-from orca.errors import ArgumentError, NotSupported
+from orca.errors import ArgumentError, NotSupported, OrcaError
+from orca.monitor.tracebacks import cut_below
 from orca.registry import Backend, backend_of, engine_class, estimator_class
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
 if TYPE_CHECKING:
     from orca.estimators.training import TrainingEstimator
 
+_VERBS = {"fit", "evaluate", "predict"}  # those that have workers do something
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
 
@@ -49,6 +52,20 @@ def _derived(owner: Any, kind: Any) -> Any:
 def _make_with(make: Callable[..., Any], defaults: Mapping[str, Any], **options: Any) -> Any:
     """Make an Estimator with other defaults, also for options that are given as None."""
     return make(**options | {name: value for name, value in defaults.items() if options.get(name) is None})
+
+
+def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a public verb whose errors of ours show its call, and not the frames below it."""
+
+    @wraps(verb)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return verb(*args, **options)
+        except (OrcaError, KeyboardInterrupt) as error:
+            cut_below(error, verb.__code__)
+            raise
+
+    return call
 
 
 class Estimator:
@@ -124,6 +141,12 @@ class Estimator:
             if (model := latest_checkpoint(checkpoint_dir)) is None:  # of Keras
                 raise
             return model
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in _VERBS & vars(cls).keys():
+            if isfunction(vars(cls)[name]):
+                setattr(cls, name, _with_short_errors(vars(cls)[name]))
 
     def __getattr__(self, name: str) -> Any:
         if name in self.refusals:

@@ -162,7 +162,7 @@ class KerasEstimator(TrainingEstimator):
                 of {"x", "y"}, arrays `(x, y)`, pandas, or a Ray Dataset.
             epochs: The number of the last epoch: as many are trained, less `initial_epoch`.
             batch_size: Rows of one step over all workers; a creator gets it as it is.
-            verbose: 0 for no progress bar.
+            verbose: 1 for a progress bar and a line for each epoch, 2 for the lines alone, 0 for neither.
             callbacks: Keras callbacks. They run on every worker; those that write files, on the first alone.
             validation_data: Data of the same kind, evaluated after every epoch.
             class_weight: Class number -> weight of its rows in the loss.
@@ -234,7 +234,7 @@ class KerasEstimator(TrainingEstimator):
         return replace(self.learner, features=spec.columns.features, labels=spec.columns.labels)
 
     def _settings(self, verbose: int) -> Settings:
-        return replace(self.settings, progress=self.settings.progress and verbose == 1)
+        return replace(self.settings, progress=self.settings.progress and verbose in (1, 2), bar=verbose == 1)
 
     def evaluate(  # type: ignore[override]
         self,

@@ -78,7 +78,7 @@ class TorchEstimator(TrainingEstimator):
             training_operator_cls: A subclass of TrainingOperator: training in your own words.
             initialization_hook: Called without arguments on each worker before anything else.
             scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
-            use_tqdm: Whether to show a progress bar in a terminal.
+            use_tqdm: Whether to show progress: a bar in a terminal, and a line for each epoch.
             model_dir: The folder of checkpoints.
             sync_stats: Whether, with reduce_results=False, each worker tells losses and metrics over all rows, not over
                 its own.

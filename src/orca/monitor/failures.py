@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+import traceback
 from dataclasses import dataclass
 
-from orca.errors import WorkerFailed, WorkerLost, WorkerStalled
+from orca.errors import OrcaError, WorkerFailed, WorkerLost, WorkerStalled, word_of, worker_failed
+from orca.monitor.tracebacks import digest, shortened
+from orca.monitor.verbosity import is_debug
 
 LOST_GRACE = 0.5  # seconds after a loss in which a real error of another rank may still arrive
 LAST_GRACE = 2.0  # seconds after the first sign of trouble in which a primary failure is named in any case
+TRACE_LIMIT = 64 << 10  # characters of a traceback that travels in another error's text
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class Failure:
         traceback: Its traceback, or the stack of a stalled rank; "" when there is none.
         secondary: Whether it is a consequence of another rank's failure, such as a closed connection.
         kind: "error" (it raised), "lost" (its process is gone) or "stalled" (it made no progress).
+        word: The class of an error of Orca's own, such as "DataError"; "" for any other.
     """
 
     rank: int
@@ -29,11 +36,15 @@ class Failure:
     traceback: str = ""
     secondary: bool = False
     kind: str = "error"
+    word: str = ""
 
     def error(self) -> WorkerFailed:
         """Return the exception to raise for it."""
-        kind = {"lost": WorkerLost, "stalled": WorkerStalled}.get(self.kind, WorkerFailed)
-        return kind(self.rank, self.host, self.reason, self.traceback)
+        shown = shortened(self.reason), digest(self.traceback, own=bool(self.word))
+        args = self.rank, self.host, self.reason, self.traceback, shown
+        if self.kind == "error":
+            return worker_failed("" if self.secondary else self.word, *args)
+        return {"lost": WorkerLost, "stalled": WorkerStalled}[self.kind](*args)
 
 
 @dataclass(frozen=True)
@@ -69,3 +80,38 @@ def reason_of(error: BaseException) -> str:
     except Exception:  # a broken __str__ must not hide the error
         text = "(its text cannot be shown)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# Failures that reach the driver in the text of an exception of Spark's: those of workers without a link to it.
+
+_REPORT = "orca report: "  # before the JSON
+
+
+def carrier_of(rank: int, host: str, error: BaseException, secondary: bool = False) -> OrcaError:
+    """Return the exception whose text brings an error of a worker to the driver."""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TRACE_LIMIT:]
+    report = json.dumps([rank, host, reason_of(error), trace, secondary, word_of(error)])
+    return OrcaError(f"orca rank {rank} on {host} failed: {reason_of(error)}\n{_REPORT}{report}")
+
+
+def carried_by(text: str) -> Failure | None:
+    """Return the failure that such an exception tells of, in a text around it; None if it tells of none."""
+    match = re.search(r"orca rank (\d+) on (\S+) failed: (.*)", text)
+    if match is None:
+        return None
+    try:
+        rank, host, *texts, secondary, word = json.JSONDecoder().raw_decode(text.partition(_REPORT)[2])[0]
+        reason, trace = texts
+        return Failure(int(rank), str(host), str(reason), str(trace), bool(secondary), word=str(word))
+    except ValueError:  # a worker that its driver heard, or a text that was cut off
+        return Failure(int(match[1]), match[2], match[3], text)
+
+
+def in_short(error: Exception) -> Exception:
+    """Return an error of a task of Spark's, which shows its traceback several times, as one without a traceback."""
+    if is_debug():
+        return error
+    if isinstance(error, OrcaError):
+        return error.with_traceback(None)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return OrcaError(f"{shortened(reason_of(error))}\n\n{digest(trace)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -24,7 +25,7 @@ _current: ContextVar[Heartbeat | None] = ContextVar("heartbeat", default=None)
 
 
 class Beat(NamedTuple):
-    """The place where a rank is; `rows` are those of all ranks that this epoch has seen."""
+    """The place where a rank is; `rows` are those of all ranks that this epoch has seen in so many `seconds`."""
 
     rank: int
     epoch: int = 0
@@ -34,11 +35,21 @@ class Beat(NamedTuple):
     progress: int = -1
     loss: float | None = None
     rows: int = 0
+    seconds: float = 0.0
 
     @property
     def doing(self) -> str:
         """Return the name of its phase."""
         return PHASES[self.phase] if 0 <= self.phase < len(PHASES) else f"phase {self.phase}"
+
+
+class EpochEnd(NamedTuple):
+    """The results of an epoch over all ranks: `numbers` as "name=value", rows a second of training, and its seconds."""
+
+    epoch: int
+    numbers: list[str]
+    rows_per_second: float
+    seconds: float
 
 
 class Heartbeat:
@@ -48,14 +59,18 @@ class Heartbeat:
     on beside other phases.
     """
 
-    __slots__ = ("_since", "epoch", "loss", "phase", "position", "profile", "progress", "rows", "steps")
+    __slots__ = (
+        *("_ends", "_epoch_start", "_since", "epoch", "loss", "phase", "position"),
+        *("profile", "progress", "rows", "seconds", "steps"),
+    )
 
     def __init__(self) -> None:
         self.epoch = self.position = self.steps = self.progress = self.rows = 0
         self.phase = START
         self.loss: float | None = None
         self.profile = dict.fromkeys((*PHASES, "communication"), 0.0)
-        self._since = 0.0
+        self.seconds = self._since = self._epoch_start = 0.0
+        self._ends: deque[EpochEnd] = deque(maxlen=1000)  # nobody may take them
 
     def at(self, phase: int) -> None:
         """Enter a phase, also the same one again: each call counts as progress."""
@@ -80,10 +95,24 @@ class Heartbeat:
             self.rows = rows
         elif epoch != self.epoch:
             self.rows = 0
+        now = time.perf_counter()
+        if epoch != self.epoch:
+            self._epoch_start = now
+        self.seconds = now - self._epoch_start
         self.epoch, self.position, self.steps = epoch, step, steps
         if loss is not None:
             self.loss = loss
         self.progress += 1
+
+    def end_epoch(self, end: EpochEnd) -> None:
+        """Let the driver know the results of an epoch."""
+        self._ends.append(end)
+
+    def ended_epochs(self) -> Iterator[EpochEnd]:
+        """Yield the results that the driver does not know yet."""
+        with suppress(IndexError):
+            while True:
+                yield self._ends.popleft()
 
     @property
     def profiling(self) -> bool:
@@ -109,7 +138,7 @@ class Heartbeat:
         with suppress(TypeError, ValueError, RuntimeError):  # a loss that is no number must not end telemetry
             loss = None if self.loss is None else float(self.loss)
         place = (int(self.epoch), int(self.position), int(self.steps), int(self.phase))
-        return Beat(rank, *place, progress=self.progress, loss=loss, rows=int(self.rows))
+        return Beat(rank, *place, progress=self.progress, loss=loss, rows=int(self.rows), seconds=self.seconds)
 
 
 def counted(items: Iterable[T]) -> Iterator[T]:

@@ -18,7 +18,7 @@ from orca.monitor import exits, failures, protocol
 from orca.monitor.exits import SILENT_END
 from orca.monitor.failures import Failure, Sign, primary_of
 from orca.monitor.handshake import BACKLOG, Reception, key_of
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
 from orca.monitor.protocol import (
     HUB,
     MESSAGE_LIMIT,
@@ -66,6 +66,7 @@ class Hub:
         stall: Seconds without progress of any rank after which the run counts as stalled; <= 0 for never.
         on_beat: Called with each beat.
         on_log: Called with each line a rank prints or logs, and its rank; in order for each rank.
+        on_epoch: Called with the results of each epoch, and the rank that sent them.
 
     Example:
         >>> from orca.monitor.link import Link
@@ -82,11 +83,12 @@ class Hub:
         stall: float = 300.0,
         on_beat: Callable[[Beat], None] | None = None,
         on_log: Callable[[int, Log], None] | None = None,
+        on_epoch: Callable[[int, EpochEnd], None] | None = None,
     ) -> None:
         if size < 1:
             raise ArgumentError(f"a hub needs at least one rank; got size {size}. Pass the number of workers.")
         self.size, self.host, self.stall = size, host, stall
-        self.on_beat, self.on_log = on_beat, on_log
+        self.on_beat, self.on_log, self.on_epoch = on_beat, on_log, on_epoch
         self.failed = threading.Event()
         self._primary: Failure | None = None
         self._ticket: Ticket | None = None
@@ -238,8 +240,10 @@ class Hub:
                 self._gather(seat, message)
             case Log():
                 call(self.on_log, seat.rank, message)
-            case protocol.Fail():
-                self._note(Failure(seat.rank, seat.host, *message))
+            case EpochEnd():
+                call(self.on_epoch, seat.rank, message)
+            case protocol.Fail(reason, traceback, secondary, word):
+                self._note(Failure(seat.rank, seat.host, reason, traceback, secondary, word=word))
                 self._end(seat.rank, "failed")
                 seat.connection.send(protocol.Ack())  # acknowledged means known
             case protocol.Stack():

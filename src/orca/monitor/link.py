@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from orca.errors import ArgumentError, OrcaError
+from orca.errors import ArgumentError, OrcaError, word_of
 from orca.monitor import handshake, protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.exits import memory_limit, resident_memory
@@ -174,27 +174,37 @@ class Link:
                 self._behind = True  # until nothing is left to send
             time.sleep(0.0002)
 
-    def fail(self, error: BaseException, secondary: bool = False) -> None:
-        """Report an error, and return when the hub knows it or after 3 seconds; only the first report counts.
+    def fail(self, error: BaseException, secondary: bool = False) -> bool:
+        """Report an error; return whether the hub knows it, at the latest after 3 s. Only the first report counts.
 
         Args:
             error: The exception; Parted, and those that it caused, are always secondary.
             secondary: Whether it is a consequence of another rank's failure.
         """
         if self._reported:
-            return
+            return True
         self._reported = True
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TEXT_LIMIT:]
         self._post_gap()
-        if self._post(protocol.Fail(reason_of(error)[:LINE_LIMIT], trace, secondary or from_parting(error))):
-            # The lines before it may take longer.
-            self._backlog.outlast(lambda seconds: self._reply(seconds, Ack) is not None or self._over, ACK_WITHIN)
+        secondary = secondary or from_parting(error)
+        if not self._post(protocol.Fail(reason_of(error)[:LINE_LIMIT], trace, secondary, word_of(error))):
+            return False
+        acks: list[Any] = []
+
+        def is_known(seconds: float) -> bool:
+            acks.append(self._reply(seconds, Ack))
+            return acks[-1] is not None or bool(self._over)
+
+        self._backlog.outlast(is_known, ACK_WITHIN)  # the lines before it may take longer
+        return acks[-1] is not None
 
     def close(self) -> None:
         """Say bye, so that the end of the process is no loss, and end the link's thread."""
         if self._thread is None or self._closing:
             return
         self._post_gap()
+        for end in self.heartbeat.ended_epochs():
+            self._post(end)
         self._post(self.heartbeat.beat(self.rank))
         self._post(protocol.Bye())
         self._closing = True
@@ -293,6 +303,8 @@ class Link:
             await asyncio.wait([self._end_of_run], timeout=BEAT_SOON)
             if self._welcome and not self._closing and not self._connection.busy:
                 beat, now = self.heartbeat.beat(self.rank), self._loop.time()
+                for end in self.heartbeat.ended_epochs():
+                    self._connection.send(end)
                 if beat != last or now - when >= BEAT_LATE:
                     last, when = beat, now
                     self._connection.send(beat)

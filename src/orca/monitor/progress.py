@@ -1,7 +1,8 @@
-"""Progress: one bar for all ranks, on the driver. Owns its numbers; silent when the output is not a terminal."""
+"""Progress: one bar for all ranks, or a line for each epoch, on the driver. Owns their numbers and their form."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -9,36 +10,68 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
+from orca.monitor.verbosity import announce
+
+# The postfix, with rows a second, stands in the place of tqdm's steps a second: 80 columns do not hold both.
+_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_COUNTER = "{desc}: {n_fmt}{unit} [{elapsed}{postfix}]"
+
+logger = logging.getLogger("orca.progress")
 
 
 class Progress:
     """A tqdm bar an epoch, from the beats of rank 0: steps, time left, loss and rows a second of all ranks.
 
-    An epoch of unknown length is a counter. For one thread, and for leaving it when that thread has ended.
+    An epoch of unknown length is a counter. The results of an epoch take the place of its bar. Without a terminal there
+    are just these, logged at INFO. For one thread, and for leaving it when that thread has ended.
+
+    Args:
+        enabled: Whether to show anything.
+        bar: Whether to show bars in a terminal or notebook.
     """
 
-    def __init__(self, enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, bar: bool = True) -> None:
         self.enabled = enabled
+        self.has_bars = bar and enabled and (_is_notebook() or _is_terminal())
         self.bar: Any = None
         self.epoch = -1
+        self.validation: list[str] = []  # of the last epoch
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._end()
-        self.enabled = False
+        self.enabled = self.has_bars = False
 
     def beat(self, beat: Beat) -> None:
         """Move the bar to where rank 0 is."""
-        if not self.enabled or beat.rank != 0 or beat.epoch < 1:
+        if not self.has_bars or beat.rank != 0 or beat.epoch < 1:
             return
-        if beat.epoch != self.epoch:
+        if beat.epoch > self.epoch:
             self._end(full=True)
             self._begin(beat)
-        if self.enabled:
+        if self.bar is not None:
             self._move(beat)
+
+    def end_epoch(self, end: EpochEnd) -> None:
+        """Show the results of an epoch, in the place of its bar."""
+        if not self.enabled:
+            return
+        self.epoch = end.epoch
+        self.validation = [number for number in end.numbers if number.startswith("val_")]
+        speed = f"{_short(end.rows_per_second)} rows/s"
+        text = f"epoch {end.epoch}: {', '.join([*end.numbers, speed])}, {end.seconds:.1f} s"
+        if self.bar is not None and _is_notebook():
+            self.bar.set_postfix_str(", ".join([*end.numbers, speed]))
+            self._end(full=True)
+        elif self.has_bars:
+            self._end(leave=False)
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+        else:
+            announce(logger, text)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -53,40 +86,37 @@ class Progress:
         from tqdm.auto import tqdm
 
         self.epoch = beat.epoch
-        # tqdm's disable=None is silent unless the output is a terminal; a notebook's is one for it.
-        quiet = None if "ipykernel" not in sys.modules else False
         self.bar = tqdm(
             total=beat.steps or None,
             initial=beat.step,  # its clock starts now, so these steps tell nothing about how fast it goes
             desc=f"epoch {beat.epoch}",
             unit="step",
-            disable=quiet,
+            bar_format=_FORMAT if beat.steps else _COUNTER,
             mininterval=0.0,
             miniters=1,  # beats are rare: each is shown
             **_shape(),
         )
-        if self.bar.disable:
-            self.bar, self.enabled = None, False
 
     def _move(self, beat: Beat) -> None:
         if beat.steps:
-            self.bar.total = beat.steps
+            self.bar.total, self.bar.bar_format = beat.steps, _FORMAT
         self.bar.update(beat.step - self.bar.n)
-        numbers = {} if beat.loss is None else {"loss": f"{beat.loss:.4f}"}
+        numbers = [] if beat.loss is None else [f"loss={beat.loss:.4f}"]
         if speed := self._rows_a_second(beat):
-            numbers["rows/s"] = self.bar.format_sizeof(speed)
-        self.bar.set_postfix(numbers)
+            numbers.append(f"rows/s={_short(speed)}")
+        self.bar.set_postfix_str(", ".join([*numbers, *self.validation]))
 
     def _rows_a_second(self, beat: Beat) -> float:
-        """Return tqdm's steps a second times the rows of a step."""
+        """Return tqdm's steps a second times the rows of a step; the mean of the epoch before it knows them."""
         state = self.bar.format_dict
-        steps = beat.step - state["initial"]
-        rate = state["rate"] or (steps / state["elapsed"] if state["elapsed"] else 0.0)
-        return rate * beat.rows / beat.step if beat.step else 0.0
+        if state["rate"] and beat.step:
+            return float(state["rate"] * beat.rows / beat.step)
+        return beat.rows / beat.seconds if beat.seconds else 0.0
 
-    def _end(self, full: bool = False) -> None:
+    def _end(self, full: bool = False, leave: bool = True) -> None:
         """Close the bar; one whose epoch was done in full has perhaps not heard of its last steps."""
         if self.bar is not None:
+            self.bar.leave = leave
             if full and self.bar.total:
                 self.bar.update(self.bar.total - self.bar.n)
             # The time after the last step, such as bringing the model home, is not time of the epoch.
@@ -95,6 +125,24 @@ class Progress:
             self.bar.last_print_t += later
             self.bar.close()
             self.bar = None
+
+
+def _is_notebook() -> bool:
+    return "ipykernel" in sys.modules
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # none, or closed
+        return False
+
+
+def _short(number: float) -> str:
+    """Return a number in a few digits: 880, 12.3k."""
+    from tqdm import tqdm
+
+    return f"{number:.0f}" if number < 1000 else str(tqdm.format_sizeof(number))
 
 
 def _shape() -> dict[str, Any]:

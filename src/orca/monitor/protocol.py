@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast, get_args, get_type_hints
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.exits import FAULT
 from orca.monitor.handshake import BACKLOG
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
 
 GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
 MESSAGE_LIMIT = 8 << 20  # bytes of one message of a rank
@@ -50,10 +50,10 @@ class Log(NamedTuple):
     level: int = 0
 
 
-# The messages besides Log and Beat. From a rank:
+# The messages besides Log, Beat and EpochEnd. From a rank:
 Hello = NamedTuple("Hello", [("host", str)])  # the first message after the handshake
 Gather = NamedTuple("Gather", [("round", int), ("text", str)])
-Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool)])
+Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool), ("word", str)])
 Stack = NamedTuple("Stack", [("text", str)])
 Memory = NamedTuple("Memory", [("resident", int), ("limit", int)])  # bytes it holds, and may hold
 Bye = NamedTuple("Bye", [])  # a clean end
@@ -63,7 +63,7 @@ Gathered = NamedTuple("Gathered", [("round", int), ("texts", list[str]), ("obsta
 Ask = NamedTuple("Ask", [])  # for the stack
 Abort = NamedTuple("Abort", [("reason", str)])  # end the process; as the answer to Hello, a refusal
 
-_KINDS = (Beat, Log, Hello, Gather, Fail, Stack, Memory, Bye, Ack, Gathered, Ask, Abort)
+_KINDS = (Beat, EpochEnd, Log, Hello, Gather, Fail, Stack, Memory, Bye, Ack, Gathered, Ask, Abort)
 MESSAGES = {kind.__name__: kind for kind in _KINDS}
 FIELDS = {name: tuple(get_type_hints(kind).values()) for name, kind in MESSAGES.items()}
 

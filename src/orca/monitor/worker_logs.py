@@ -22,7 +22,7 @@ from functools import partial
 from typing import BinaryIO, TextIO, cast
 
 from orca.monitor.backlog import Backlog, ends_within
-from orca.monitor.heartbeat import Beat
+from orca.monitor.heartbeat import Beat, EpochEnd
 from orca.monitor.link import Link
 from orca.monitor.progress import Progress
 from orca.monitor.protocol import LINE_LIMIT, Log
@@ -221,7 +221,7 @@ class Echo:
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self._items: queue.SimpleQueue[tuple[int, Log | Beat] | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[tuple[int, Log | Beat | EpochEnd] | None] = queue.SimpleQueue()
         self._backlog = Backlog(ECHO_BACKLOG)
         self._failed = False
 
@@ -238,6 +238,10 @@ class Echo:
     def beat(self, beat: Beat) -> None:
         """Take a beat, without waiting."""
         self._items.put((beat.rank, beat))
+
+    def epoch(self, rank: int, end: EpochEnd) -> None:
+        """Take the results of an epoch, without waiting."""
+        self._items.put((rank, end))
 
     def line(self, rank: int, line: Log) -> None:
         """Take a line, without waiting; drop it where too many wait to be shown."""
@@ -266,6 +270,8 @@ class Echo:
                 for item in items:
                     if item and isinstance(item[1], Beat):
                         self.progress.beat(item[1])
+                    elif item and isinstance(item[1], EpochEnd) and item[0] == 0:
+                        self.progress.end_epoch(item[1])
             except Exception:  # a closed stream must not end the run
                 if not self._failed:
                     self._failed = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import re
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,6 +47,9 @@ from orca.core.loading import hush_pyspark
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.state import OutputSpec
 from orca.errors import DataError, WorkerFailed
+from orca.monitor.failures import carried_by, carrier_of, in_short
+from orca.monitor.spark_logs import muted
+from orca.monitor.verbosity import adopt, verbosity
 from orca.rows.arrow import column_missing, count_missing, recounted, stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, map_tree, unflatten
 from orca.sources.cache import cached, is_alive
@@ -272,7 +275,8 @@ class FrameSource:
         first = self._numbered().select(*cells).limit(2)  # a model may drop the dimension of a single row
         task = DescribeTask(task, self.columns.features, self.readers)
         try:
-            answers = first.mapInArrow(task, "output binary").collect()
+            with muted(self.frame.sparkSession):
+                answers = first.mapInArrow(task, "output binary").collect()
         except Exception as error:
             raise self._understood(error) from None
         if not answers:
@@ -282,12 +286,12 @@ class FrameSource:
 
     def _understood(self, error: Exception) -> Exception:
         """Return Spark's exception as our own error where it carries one, with the nulls of all rows."""
-        match = re.search(r"orca\.errors\.DataError: (.*)", str(error))
-        if match is None:
+        failure = carried_by(str(error))
+        if failure is None:
             return error
-        name = column_missing(match[1])
+        name = column_missing(failure.reason)
         count = 0 if name is None else self.count_missing(name)
-        return DataError(recounted(match[1], f"{count} null(s)") if count else match[1])
+        return failure.error().rewritten(lambda text: recounted(text, f"{count} null(s)") if count else text)
 
 
 @dataclass(frozen=True)
@@ -340,8 +344,7 @@ def _with_all_nulls(sources: list[FrameSource], failure: WorkerFailed) -> Worker
     with suppress(Exception):  # the rank's own words are true as well
         counts = zip((source.count_missing(name) for source in sources), ("", " in validation_data"), strict=False)
         if words := " and ".join(f"{count} null(s){place}" for count, place in counts if count):
-            texts = (recounted(text, words) for text in (failure.reason, failure.remote_traceback))
-            return type(failure)(failure.rank, failure.host, *texts)
+            return failure.rewritten(lambda text: recounted(text, words))
     return failure
 
 
@@ -358,6 +361,7 @@ class FramePredictTask:
         float_types: For each prediction, the type of a floating output of half precision.
         readers: How the features become arrays, where they are not just numbers.
         owned: Whether nobody reads the features afterwards: a model may write into them, so that it needs no copy.
+        verbosity: How much the worker shows of an error.
     """
 
     task: Callable[[Any], Any]
@@ -368,9 +372,17 @@ class FramePredictTask:
     float_types: tuple[str, ...]
     readers: Readers = field(default_factory=dict)
     owned: bool = False
+    verbosity: str = field(default_factory=verbosity)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each record batch with its predictions; none waits for longer than it takes to fill a batch."""
+        adopt(self.verbosity)
+        try:
+            yield from self._predicted(batches)
+        except Exception as error:
+            raise in_short(error) from None
+
+    def _predicted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         queue: deque[pa.RecordBatch] = deque()
         batches = _small(batches, self.batch_size, self.readers)
         answers = _Answers()
@@ -462,8 +474,11 @@ class DescribeTask:
         rows = [batch for batch in batches if batch.num_rows]
         if rows:
             table = pa.Table.from_batches(rows)
-            x = single(tuple(_read(table.column(i), name, self.readers) for i, name in enumerate(self.features)))
-            output = pickle.dumps(OutputSpec.of(self.task(x)))
+            try:
+                x = single(tuple(_read(table.column(i), name, self.readers) for i, name in enumerate(self.features)))
+                output = pickle.dumps(OutputSpec.of(self.task(x)))
+            except Exception as error:
+                raise carrier_of(0, socket.gethostname(), error) from None
             yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
 
 

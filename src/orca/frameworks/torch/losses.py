@@ -11,6 +11,7 @@ import torch
 from orca.core.state import Losses, report_loss
 
 _WINDOW = 64  # steps whose losses are looked at together: one look costs as much as a step of a tiny model
+# The first windows of an epoch are of 1, 2, 4, ... steps: the progress bar soon has a loss.
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,19 @@ class LossRecord:
         self.window: list[LossPart | None] = []
         self.on_the_way: tuple[list[LossPart | None], torch.Tensor, Any] | None = None
         self.last_loss: float | None = None
+        self.window_size = 1
 
     def add(self, part: LossPart | None, rows: int) -> float | None:
-        """Write down a step's loss (None for a step without rows); return the newest loss that was looked at."""
+        """Write down a step's loss (None for a step without rows); return the newest loss that is known."""
         self.losses.steps += 1
         self.losses.rows += rows
         self.losses.last_mass = part.mass if part else 0
         self.window.append(part)
-        if len(self.window) >= _WINDOW:
+        if len(self.window) >= self.window_size:
             self._send()
+            self.window_size = min(2 * self.window_size, _WINDOW)
+        if part is not None and part.loss.is_cpu:
+            return part.loss.item() * part.times / part.mass if part.mass else None
         return self.last_loss
 
     def close(self) -> Losses:

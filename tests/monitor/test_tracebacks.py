@@ -1,0 +1,140 @@
+"""Tracebacks: which frames are the user's, and what an error shows of the rest."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import pytest
+
+from orca.monitor import tracebacks, verbosity
+from orca.monitor.tracebacks import digest, frames_of, owner, shortened
+
+TORCH = "/env/lib/python3.11/site-packages/torch/nn/modules/module.py"
+TRACE = f"""Traceback (most recent call last):
+  File "{tracebacks._HOME}/core/engine.py", line 146, in run_rank
+    result = work(peer)
+             ^^^^^^^^^^
+  File "/home/me/train.py", line 9, in forward
+    return self.block(x)
+  File "{TORCH}", line 1787, in _wrapped_call_impl
+    return self._call_impl(*args, **kwargs)
+  File "/home/me/blocks.py", line 21, in forward
+    return self.second(h)
+           ^^^^^^^^^^^^^^
+  File "{TORCH}", line 1798, in _call_impl
+    return forward_call(*args, **kwargs)
+RuntimeError: mat1 and mat2 shapes cannot be multiplied
+"""
+
+
+@pytest.fixture(autouse=True)
+def default_verbosity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbosity, "_requested", None)
+    monkeypatch.delenv(verbosity.DEBUG_VARIABLE, raising=False)
+
+
+def test_the_users_frames_come_first_the_innermost_at_the_top_and_what_to_do_at_the_end() -> None:
+    assert digest(TRACE).splitlines() == [
+        '  File "/home/me/blocks.py", line 21, in forward',
+        "    return self.second(h)",
+        '  File "/home/me/train.py", line 9, in forward',
+        "    return self.block(x)",
+        "  ... 3 frames of torch and orca (ORCA_DEBUG=1 shows all)",
+        "Correct the code at blocks.py:21; what it prints on a worker appears here, with its rank.",
+    ]
+
+
+def test_without_a_frame_of_the_users_an_error_that_says_what_to_do_shows_none() -> None:
+    ours = (
+        f'Traceback\n  File "{tracebacks._HOME}/rows/arrow.py", line 66, in to_numpy\n    raise missing(name)\nE: x\n'
+    )
+    assert digest(ours, own=True) == ""
+    assert (
+        digest(TRACE.replace("/home/me/", "/usr/lib/python3.12/")).splitlines()[0]
+        == f'  File "{TORCH}", line 1798, in _call_impl'
+    )
+
+
+def test_of_a_chain_the_first_cause_comes_first_and_what_it_was_handled_by_is_last() -> None:
+    def inner() -> None:
+        raise KeyError("x")
+
+    try:
+        try:
+            inner()
+        except KeyError as error:
+            raise ValueError("no x") from error
+    except ValueError:
+        text = traceback.format_exc()
+    assert frames_of(text)[0].name == "inner"
+    while_handling = text.replace(
+        "The above exception was the direct cause of", "During handling of the above exception, another"
+    )
+    while_handling = while_handling.replace("another the following exception:", "another exception occurred:")
+    assert frames_of(while_handling)[0].name.startswith("test_of_a_chain")
+
+
+@pytest.mark.parametrize(
+    ("file", "library"),
+    [
+        (TORCH, "torch"),
+        ("/env/lib/python3.11/site-packages/mymodels/net.py", ""),
+        ("/env/lib/python3.11/site-packages/orca/job.py", "orca"),
+        (tracebacks.__file__, "orca"),
+        ("/env/lib/python3.12/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", "pyspark"),
+        ("/spark/python/lib/py4j-0.10.9-src.zip/py4j/protocol.py", "py4j"),
+        ("/usr/lib/python3.11/contextlib.py", "Python"),
+        (traceback.__file__, "Python"),
+        ("<frozen importlib._bootstrap>", "Python"),
+        ("/home/me/orca/train.py", ""),
+        ("/home/me/lib/net.py", ""),
+        ("/opt/python3.11/app/train.py", ""),
+        ("/tmp/ipykernel_77/123.py", ""),
+        ("<stdin>", ""),
+    ],
+)
+def test_a_file_belongs_to_a_library_or_to_the_user(file: str, library: str) -> None:
+    assert owner(file) == library
+
+
+def test_a_stack_shows_frames_but_has_no_line_to_correct() -> None:
+    stack = TRACE.partition("\n")[2]
+    assert digest(stack).startswith('  File "/home/me/blocks.py"') and "Correct" not in digest(stack)
+    libraries = digest(stack.replace("/home/me/", "/usr/lib/python3.12/"))
+    assert libraries.startswith(f'  File "{TORCH}"') and "... 4 frames of torch, Python and orca" in libraries
+
+
+def test_many_frames_and_pages_of_text_are_cut() -> None:
+    frames = "Traceback\n" + "".join(f'  File "/home/me/a.py", line {i}, in f{i}\n    f{i}()\n' for i in range(100))
+    assert len(digest(frames).splitlines()) == 2 * tracebacks.USER_FRAMES + 2
+    text = "\n".join(f"line {i}" for i in range(100))
+    assert len(shortened(text).splitlines()) == tracebacks.REASON_LINES + 1
+    assert shortened(text).endswith("line 99") and shortened("short") == "short"
+
+
+def test_at_debug_all_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(verbosity.DEBUG_VARIABLE, "1")
+    text = "\n".join(map(str, range(100)))
+    assert digest(TRACE) == TRACE.rstrip() and shortened(text) == text
+
+
+def test_a_traceback_is_cut_below_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def below() -> None:
+        raise ValueError
+
+    def verb() -> None:
+        below()
+
+    def names() -> list[str]:
+        try:
+            verb()
+        except ValueError as error:
+            tracebacks.cut_below(error, verb.__code__)
+            return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        raise AssertionError
+
+    assert names() == ["names", "verb"]
+    monkeypatch.setenv(verbosity.DEBUG_VARIABLE, "1")
+    assert names() == ["names", "verb", "below"]
+    assert sys.exc_info() == (None, None, None)
