@@ -21,6 +21,7 @@ _NAMES = {
     "stop_orca_context": "orca.cluster.context",
     "XShards": "orca.data.shard",
 }
+_MODULES = ("callbacks", "data", "errors", "metrics", "mxnet", "operator", "optimizers", "triggers")
 
 __all__ = ["Estimator", "OrcaContext", "XShards", "__version__", "init_orca_context", "stop_orca_context"]
 
@@ -31,10 +32,12 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"orca.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module 'orca' has no attribute {name!r}")
     return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_MODULES])

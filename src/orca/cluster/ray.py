@@ -36,7 +36,8 @@ from orca.cluster import guard
 from orca.cluster import spark as _spark
 from orca.cluster.news import knock, wait_until
 from orca.cluster.spark import SessionOptions, set_entries
-from orca.cluster.words import checked_cores, refuse_unknown
+from orca.cluster.words import checked_cores
+from orca.core.arguments import refuse_unknown
 from orca.core.reuse import SINGLE_USE
 from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near
@@ -96,7 +97,7 @@ class OrcaRayContext:
         self.runtime, self.cores, self.reused = runtime, checked_cores(cores, star=True), False
         self.options = {name: value for name, value in options.items() if value is not None and name != "sc"}
         if runtime == "spark":
-            refuse_unknown(self.options, ON_SPARK, "OrcaRayContext(runtime='spark')")
+            refuse_unknown(self.options, ON_SPARK, "OrcaRayContext()")
         self.share = SessionOptions(**(self.options if runtime == "spark" else {}))
         self.address_info: dict[str, Any] = {}
         self._place: RayAlone | RayOnSpark | None = None  # where it runs; None while it does not
@@ -232,7 +233,8 @@ class RayAlone:
     def start(self, ray: Any) -> Any:
         """Start or join it; return the result of ray.init."""
         keywords = [name for name in inspect.signature(ray.init).parameters if name != "kwargs"]
-        refuse_unknown([name for name in self.options if not name.startswith("_")], keywords, "runtime='ray'")
+        given = [name for name in self.options if not name.startswith("_")]
+        refuse_unknown(given, keywords, "init_orca_context(runtime='ray')")
         _knock(self.address)
         # address="local": never join, by chance, a Ray that another program of this user has started.
         local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
