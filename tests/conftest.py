@@ -21,14 +21,13 @@ from typing import Any
 import cloudpickle
 import pytest
 
+import orca  # noqa: F401 (test modules load TensorFlow, which must find triton loaded)
 import programs
-from orca.core.loading import triton_first
 
 # torch compiles in the test's own process: before torch 2.5 nothing ends its helpers but the end of that process.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Spark's JVMs live for minutes here: what the better compiler takes is never won back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-triton_first()  # test modules load TensorFlow before others train with torch
 gc.disable()  # until all are loaded
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,9 +10,9 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from orca.core.loading import MxnetHerald
+from orca.core.imports import ImportHook
 
-MxnetHerald.listen()
+ImportHook.install()
 
 _NAMES = {
     "Estimator": "orca.estimators",
