@@ -155,11 +155,12 @@ def _spared() -> list[int]:
 
 
 def _folders_left(temporary: Path) -> list[str]:
-    """Return Orca's entries in the run's temporary folder that do not go away in time."""
+    """Return what Orca, or a library in its ranks, has left in the run's temporary folder and does not go in time."""
     deadline = time.monotonic() + GRACE
     while True:
         # orca-java-* holds the java that Spark's gateway runs on and goes with this process.
         left = [entry.name for entry in temporary.glob("orca-*") if not entry.name.startswith("orca-java-")]
+        left += [entry.name for entry in temporary.glob("__autograph_generated_file*")]  # of ranks with TensorFlow
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.1)

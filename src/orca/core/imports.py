@@ -1,10 +1,11 @@
 """Imports: what is due when a program imports a framework. Owns ImportHook, the order of triton and TensorFlow, what
-TensorFlow says in every process, and the names of numpy that MXNet needs.
+TensorFlow says and writes in every process, and the names of numpy that MXNet needs.
 """
 
 from __future__ import annotations
 
 import importlib
+import linecache
 import os
 import subprocess
 import sys
@@ -12,8 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from itertools import count
+from types import ModuleType
 from typing import Any, ClassVar
 
+_numbers = count()
 FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 # TensorFlow's lines about the processor and missing GPUs; most of them at any log level.
@@ -29,7 +33,8 @@ class ImportHook:
     """A finder of modules that hears that a framework is about to be imported; it leaves finding to others.
 
     Before MXNet 1.9.1, the last release, it puts back the names that numpy has dropped since. It loads triton before
-    TensorFlow, and keeps TensorFlow's greetings off the screen. And it calls those that want to know.
+    TensorFlow, and keeps TensorFlow's greetings off the screen and its generated files off the disk. And it calls those
+    that want to know.
     """
 
     listeners: ClassVar[list[Callable[[str], None]]] = []
@@ -82,6 +87,8 @@ class _TensorflowLoader(SourceFileLoader):
         context = getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
         if (look := getattr(context, "_initialize_physical_devices", None)) is not None:
             context._initialize_physical_devices = _without_greetings()(look)  # type: ignore[union-attr]
+        if (loader := sys.modules.get("tensorflow.python.autograph.pyct.loader")) is not None:
+            loader.load_source = _load_source  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -110,6 +117,22 @@ def _without_greetings() -> Iterator[None]:
         os.close(screen)
         with suppress(subprocess.TimeoutExpired):  # a process that was started meanwhile may write to it for long
             reader.wait(1.0)
+
+
+def _load_source(source: str, delete_on_exit: bool) -> tuple[ModuleType, str]:
+    """Load a source that TensorFlow's AutoGraph generated, as its own function does, but without a temporary file.
+
+    TensorFlow removes such files when Python ends, which workers of Spark and Ray, and processes that are killed, never
+    do. Tracebacks and debuggers find the lines in linecache.
+    """
+    name = f"__autograph_generated_file{next(_numbers)}"
+    file = f"{name}.py"
+    module = ModuleType(name)
+    module.__file__ = file
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), vars(module))
+    sys.modules[name] = module
+    return module, file
 
 
 def _put_back_names() -> None:
