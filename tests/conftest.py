@@ -22,15 +22,14 @@ from typing import Any
 import cloudpickle
 import pytest
 
+import orca  # noqa: F401 (test modules load TensorFlow, which must find triton loaded)
 import programs
 from groups import pytest_xdist_make_scheduler  # noqa: F401  # pytest calls it
-from orca.core.loading import triton_first
 
 # torch compiles in the test's own process: before torch 2.5 nothing ends its helpers but the end of that process.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Spark's JVMs live for minutes here: what the better compiler takes is never won back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-triton_first()  # test modules load TensorFlow before others train with torch
 gc.disable()  # until all are loaded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,11 +167,12 @@ def _spared() -> list[int]:
 
 
 def _folders_left(temporary: Path) -> list[str]:
-    """Return Orca's entries in the run's temporary folder that do not go away in time."""
+    """Return what Orca, or a library in its ranks, has left in the run's temporary folder and does not go in time."""
     deadline = time.monotonic() + GRACE
     while True:
         # orca-java-* holds the java that Spark's gateway runs on and goes with this process.
         left = [entry.name for entry in temporary.glob("orca-*") if not entry.name.startswith("orca-java-")]
+        left += [entry.name for entry in temporary.glob("__autograph_generated_file*")]  # of ranks with TensorFlow
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.1)

@@ -48,4 +48,5 @@ def _held() -> dict[tuple[str, Any], str]:
     sockets = process.net_connections("all")
     things |= {("socket", (c.fd, c.laddr, c.raddr)): f"socket {c.laddr or c.fd}" for c in sockets}
     folders = [path for path in Path(tempfile.gettempdir()).glob("orca-*") if not path.name.startswith("orca-java-")]
+    folders += Path(tempfile.gettempdir()).glob("__autograph_generated_file*")  # of ranks with TensorFlow
     return things | {("folder", path): f"folder {path}" for path in folders}

@@ -172,12 +172,18 @@ def test_ranks_do_not_unpickle_what_other_ranks_sent() -> None:
     assert wrong == []
 
 
-def test_importing_orca_loads_no_framework(run_program: Callable[..., Any]) -> None:
+def test_importing_orca_and_completing_its_names_loads_no_framework(run_program: Callable[..., Any]) -> None:
     program = run_program(
         f"""
-        import sys
+        import inspect, rlcompleter, sys
         import orca, orca.estimators, orca.job, orca.registry, orca.testing, orca.engines.local
-        assert orca.Estimator and dir(orca)
+        assert {{"Estimator", "init_orca_context", "callbacks", "metrics"}} <= set(dir(orca))
+        assert dir(orca.operator) == ["TrainingOperator"] and "Accuracy" in dir(orca.metrics)
+        completer = rlcompleter.Completer({{"orca": orca}})
+        for text in "orca.", "orca.Estimator.", "orca.callbacks.", "orca.metrics.", "orca.optimizers.":
+            assert completer.attr_matches(text)
+        for name in "torch", "keras", "graph", "openvino", "mxnet", "bigdl":
+            assert inspect.signature(getattr(orca.Estimator, f"from_{{name}}")).parameters
         print(sorted({HEAVY!r} & set(sys.modules)))
         """
     )

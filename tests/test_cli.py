@@ -23,7 +23,11 @@ def run_orca(*arguments: str, timeout: float = 110) -> subprocess.CompletedProce
 
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
-    assert capsys.readouterr().out.startswith(f"orca {orca.__version__} (Python 3.")
+    told = capsys.readouterr().out
+    assert told.startswith(f"orca {orca.__version__} (Python 3.")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == told
 
 
 @pytest.mark.parametrize(

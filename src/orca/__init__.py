@@ -10,9 +10,9 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from orca.core.loading import MxnetHerald
+from orca.core.imports import ImportHook
 
-MxnetHerald.listen()
+ImportHook.install()
 
 _NAMES = {
     "Estimator": "orca.estimators",
@@ -22,6 +22,7 @@ _NAMES = {
     "XShards": "orca.data.shard",
     "set_verbosity": "orca.monitor.verbosity",
 }
+_MODULES = ("callbacks", "data", "errors", "metrics", "mxnet", "operator", "optimizers", "triggers")
 
 __all__ = [
     *("Estimator", "OrcaContext", "XShards", "__version__", "init_orca_context", "set_verbosity", "stop_orca_context"),
@@ -34,10 +35,12 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"orca.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module 'orca' has no attribute {name!r}")
     return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_MODULES])

@@ -25,6 +25,7 @@ from orca.registry import BACKENDS, backend_of
 
 GOOD, BAD, WRONG, INTERRUPTED = 0, 1, 2, 130
 STOP_WITHIN = 30.0
+_VERSION = f"orca {orca.__version__} (Python {platform.python_version()})"
 
 # Where the driver would run elsewhere, the doctor looks at the same executors from here.
 _FROM_HERE = {"yarn-cluster": "yarn-client"}
@@ -65,7 +66,7 @@ def _submit(words: list[str]) -> int:
 
 def version(arguments: argparse.Namespace) -> int:
     """Say which Orca this is."""
-    _say(f"orca {orca.__version__} (Python {platform.python_version()})")
+    _say(_VERSION)
     return GOOD
 
 
@@ -136,6 +137,7 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="orca", description="Distributed deep learning on Spark, Ray or processes.")
+    parser.add_argument("--version", action="version", version=_VERSION, help="print which Orca this is, and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     commands.add_parser("version", help="say which Orca this is").set_defaults(command=version)
     examination = commands.add_parser(

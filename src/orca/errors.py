@@ -16,6 +16,10 @@ class ArgumentError(OrcaError, ValueError, RuntimeError):
     """An argument that is wrong; caught as ValueError and as RuntimeError, as the two API families did."""
 
 
+class SignatureError(ArgumentError, TypeError):
+    """A call with an argument that it does not have, or without one that it needs; also caught as TypeError."""
+
+
 class DataError(ArgumentError):
     """Data that does not fit: a missing column, unequal lengths, nulls, ragged rows."""
 

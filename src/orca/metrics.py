@@ -8,3 +8,7 @@ __all__ = [
     "CategoricalCrossEntropy", "CustomizedMetric", "F1Score", "KLDivergence", "Metric", "Poisson", "Precision",
     "PrecisionRecallCurve", "Recall", "SparseCategoricalAccuracy", "SparseCategoricalCrossEntropy", "Top5Accuracy",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

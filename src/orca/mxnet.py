@@ -35,3 +35,7 @@ def create_config(
         optimizer_params = {"learning_rate": 0.01} if isinstance(optimizer, str) else {}
     options = {"optimizer": optimizer, "optimizer_params": optimizer_params, "log_interval": log_interval, "seed": seed}
     return options | (extra_config or {})
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -12,3 +12,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"there is no name {name!r} in this module; it has {', '.join(__all__)}.")
     return getattr(importlib.import_module("orca.frameworks.torch.operator"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,7 +22,7 @@ ray = pytest.importorskip("ray")
     ("arguments", "message"),
     [
         ({"runtime": "sparks"}, r"runtime can only be spark or ray; got 'sparks'\. Did you mean 'spark'\?"),
-        ({"num_ray_node": 2}, r"unknown argument 'num_ray_node'\. Did you mean 'num_ray_nodes'\?"),
+        ({"num_ray_node": 2}, r"has no argument 'num_ray_node'\. Did you mean 'num_ray_nodes'\?"),
         ({"cores": 0}, r"cores must be a positive whole number or '\*'; got 0"),
         ({"env": ["A=1"]}, "env must be a dict; got list"),
     ],

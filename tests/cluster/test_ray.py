@@ -115,5 +115,5 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     said = run_program(PRELUDE + code, env=QUIET).stdout
-    assert "unknown argument 'object_store_memry'. Did you mean 'object_store_memory'?" in said
+    assert "has no argument 'object_store_memry'. Did you mean 'object_store_memory'?" in said
     assert "OrcaError could not reach Ray at 'ray://127.0.0.1:9'" in said

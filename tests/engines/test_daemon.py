@@ -4,13 +4,14 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 
 def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -23,6 +24,46 @@ def test_workers_are_forked_with_the_framework_loaded_and_random_numbers_of_thei
     rows = spark.range(3, numPartitions=3).mapInArrow(look, "loaded boolean, draw double", barrier=True).collect()
     assert [row.loaded for row in rows] == [True] * 3
     assert len({row.draw for row in rows}) == 3
+
+
+@pytest.mark.slow
+def test_a_framework_that_is_imported_after_the_context_is_loaded_before_the_first_job(
+    run_program: Callable[..., Any],
+) -> None:
+    run_program(
+        """
+        import os, sys, time
+        import psutil, pyarrow
+        from orca import OrcaContext, init_orca_context, stop_orca_context
+        from orca.cluster.spark import tell_modules
+
+        def parents(batches):
+            for _ in batches:
+                yield pyarrow.RecordBatch.from_pydict({"parent": [os.getppid()]})
+
+        def has_torch(process):
+            return "orca.frameworks.torch.learner" in process.environ().get("ORCA_MODULES", "")
+
+        init_orca_context(cluster_mode="local", cores=1)
+        assert "torch" not in sys.modules
+        import torch
+
+        def daemons():
+            children = psutil.Process().children(recursive=True)
+            return [each.pid for each in children if "orca.engines.daemon" in each.cmdline() and has_torch(each)]
+
+        deadline = time.monotonic() + 60
+        while not daemons():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        first = min(daemons())
+        session = OrcaContext.get_spark_session()
+        tell_modules(session)  # as a fit does
+        [row] = session.range(1, numPartitions=1).mapInArrow(parents, "parent long").collect()
+        assert row.parent == first
+        stop_orca_context()
+        """
+    )
 
 
 def daemon_output(folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:

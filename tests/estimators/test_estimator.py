@@ -1,14 +1,20 @@
-"""The door to the Estimators: defaults of older releases, and attributes that are not there."""
+"""The calls that make Estimators, their signatures, and attributes that are not there."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import orca.classic.bigdl
 from orca import Estimator
 from orca.classic import zoo
+from orca.errors import ArgumentError, SignatureError
 from orca.estimators import estimator
 from orca.estimators.torch import TorchEstimator
 
@@ -23,6 +29,81 @@ def parts() -> dict[str, Any]:
 )
 def test_defaults_of_older_releases_hold_where_none_is_given(options: dict[str, Any], sync: str) -> None:
     assert zoo.Estimator.from_torch(**parts(), **options).backend.sync == sync
+
+
+def test_a_default_of_an_older_release_gives_way_to_what_is_given() -> None:
+    made = [orca.classic.bigdl.Estimator.from_torch(**parts(), **options) for options in ({}, {"squeeze": False})]
+    assert [est.learner.options.squeeze for est in made] == [True, False]
+
+
+def arguments(file: str, function: str) -> tuple[ast.arguments, str]:
+    """Return the arguments of a method and its docstring, without importing a framework."""
+    tree = ast.parse(Path(estimator.__file__).with_name(file).read_text())
+    methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function]
+    return methods[0].args, ast.get_docstring(methods[0]) or ""
+
+
+@pytest.mark.parametrize(
+    ("function", "file"),
+    [("torch", "torch.py"), ("keras", "keras.py"), ("graph", "tfgraph.py"), ("openvino", "openvino.py"),
+     ("mxnet", "mxnet.py"), ("bigdl", "bigdl.py")],
+)  # fmt: skip
+def test_a_call_has_the_arguments_and_defaults_of_the_framework_and_documents_each(function: str, file: str) -> None:
+    (public, text), (own, _) = arguments("estimator.py", f"from_{function}"), arguments(file, "of")
+    assert ast.unparse(public) == ast.unparse(own)
+    names = inspect.signature(getattr(Estimator, f"from_{function}")).parameters
+    assert [name for name in names if f"{name}: " not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Estimator.from_torch(worker_per_node=2),
+         "Estimator.from_torch() has no argument 'worker_per_node'. Did you mean 'workers_per_node'?"),
+        (lambda: zoo.Estimator.from_torch(modell=1),
+         "Estimator.from_torch() has no argument 'modell'. Did you mean 'model'?"),
+        (lambda: Estimator.from_keras(device="cuda"), "Estimator.from_keras() has no argument 'device': GPUs need no "),
+        (lambda: Estimator.from_openvino(path="m.xml"),
+         "Estimator.from_openvino() has no argument 'path'; it has model_path, batch_size, backend."),
+        (lambda: Estimator.from_bigdl(model=1, worker_per_node=2),
+         "Estimator.from_bigdl() has no argument 'worker_per_node'. Did you mean 'workers_per_node'?"),
+        (lambda: Estimator.from_torch(epochs=2),
+         "Estimator.from_torch() has no argument 'epochs': pass it to fit, evaluate or predict."),
+        (lambda: Estimator.from_torch(colour="red"),
+         "Estimator.from_torch() has no argument 'colour'; it has model, optimizer, loss, metrics, "),
+        (lambda: Estimator.from_torch(torch.nn.Linear(2, 1)),
+         "Estimator.from_torch(): too many positional arguments. Pass arguments by name: from_torch(model=..., "),
+        (lambda: local().fit(1, epoch=2), "Estimator.fit() has no argument 'epoch'. Did you mean 'epochs'?"),
+        (lambda: local().fit(x=1, y=2),
+         "Estimator.fit() has no argument 'x': data is one argument: fit((x, y)), evaluate((x, y)), predict(x).\n"
+         "Estimator.fit() has no argument 'y': "),
+        (lambda: local().fit(), "Estimator.fit(): missing a required argument: 'data'. Pass arguments by name: "),
+        (lambda: local().evaluate(1, use_gpu=True), "Estimator.evaluate() has no argument 'use_gpu': GPUs need no "),
+        (lambda: local().predict(1, features_col="x"),
+         "Estimator.predict() has no argument 'features_col'. Did you mean 'feature_cols'?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_answered_with_the_public_call_and_what_to_write(call: Any, words: str) -> None:
+    with pytest.raises(SignatureError) as caught:
+        call()
+    assert str(caught.value).startswith(words)
+    assert isinstance(caught.value, TypeError) and isinstance(caught.value, ArgumentError)
+
+
+def local() -> Any:
+    return Estimator.from_torch(**parts(), backend="local", workers_per_node=2)
+
+
+def test_repr_tells_what_is_trained_where_and_how_far() -> None:
+    est = local()
+    facts = "framework='torch', model='Linear', backend='local', workers_per_node=2"
+    assert repr(est) == f"TorchEstimator({facts}, epochs_trained=0)"
+    x = np.ones((8, 2), "float32")
+    est.fit((x, x[:, :1]), epochs=2)
+    assert repr(est) == f"TorchEstimator({facts}, epochs_trained=2)"
+    several = Estimator.from_torch(model=[torch.nn.Linear(2, 1), torch.nn.ReLU()], backend=None)
+    assert "model=['Linear', 'ReLU'], backend='spark'" in repr(several)
+    assert "model='parts'" in repr(Estimator.from_torch(model=parts))
 
 
 def test_what_is_wrong_within_a_property_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,4 +127,4 @@ def test_a_class_of_the_users_own_keeps_what_it_changes() -> None:
     assert isinstance(made, Louder) and isinstance(made, TorchEstimator) and made.shutdown() == "loud"
     assert type(made) is type(Louder.from_torch(**parts(), backend="local"))
     assert type(TorchEstimator.from_torch(**parts(), backend="local")) is TorchEstimator
-    assert TorchEstimator.from_openvino.__self__.__name__ == "OpenvinoEstimator"
+    assert type(TorchEstimator.from_bigdl(model=torch.nn.Linear(2, 1))).__name__ == "BigdlEstimator"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from typing import Any
+
 import orca.estimators
 from orca.classic.mmcv import MMCVRayEstimator
 from orca.classic.ray import RayHandles
@@ -15,6 +18,11 @@ class Estimator(RayHandles, orca.estimators.Estimator):
     """
 
     vectors = True
-    defaults = {"torch": {"squeeze": True}}  # noqa: RUF012
     from_mmcv = MMCVRayEstimator
     one_file = True
+
+    @classmethod
+    @wraps(vars(orca.estimators.Estimator)["from_torch"].__func__)  # its signature and docstring
+    def from_torch(cls, *, squeeze: bool | None = None, **options: Any) -> Any:  # type: ignore[override]
+        """Make an Estimator of a PyTorch model, with squeeze=True unless False is given."""
+        return super().from_torch(squeeze=True if squeeze is None else squeeze, **options)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from typing import Any
+
 import orca.estimators
 from orca.classic.ray import RayHandles
 
@@ -13,5 +16,10 @@ class Estimator(RayHandles, orca.estimators.Estimator):
     """
 
     vectors = True
-    defaults = {"torch": {"backend": "bigdl"}}  # noqa: RUF012
     one_file = True
+
+    @classmethod
+    @wraps(vars(orca.estimators.Estimator)["from_torch"].__func__)  # its signature and docstring
+    def from_torch(cls, *, backend: str | None = None, **options: Any) -> Any:  # type: ignore[override]
+        """Make an Estimator of a PyTorch model, with backend="bigdl" unless another is given."""
+        return super().from_torch(backend=backend or "bigdl", **options)

@@ -6,6 +6,7 @@ Nothing here imports pyspark or ray before a cluster is asked for.
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import os
 import re
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
-from orca.cluster.words import checked_cores, refuse_unknown
+from orca.cluster.words import checked_cores
+from orca.core.arguments import refuse_unknown
 from orca.core.units import java_size, positive
 from orca.errors import ArgumentError, near
 
@@ -156,7 +158,9 @@ def _init_spark(
     cluster_mode: str | None, cores: int | str | None, memory: str, num_nodes: int, on_ray: bool, kwargs: dict[str, Any]
 ) -> Any:
     mode = _checked_mode(cluster_mode)
-    refuse_unknown(kwargs, [option.name for option in fields(_spark.SessionOptions)], "init_orca_context")
+    known = [name for name in inspect.signature(init_orca_context).parameters if name != "kwargs"]
+    known += [option.name for option in fields(_spark.SessionOptions)]
+    refuse_unknown(kwargs, known, "init_orca_context()")
     options = _spark.SessionOptions(**{name: value for name, value in kwargs.items() if value is not None})
     width = checked_cores(cores, star=mode == "local")
     active = _spark.active_session()

@@ -36,7 +36,8 @@ from orca.cluster import guard
 from orca.cluster import spark as _spark
 from orca.cluster.news import knock, wait_until
 from orca.cluster.spark import SessionOptions, set_entries
-from orca.cluster.words import checked_cores, refuse_unknown
+from orca.cluster.words import checked_cores
+from orca.core.arguments import refuse_unknown
 from orca.core.reuse import SINGLE_USE
 from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near
@@ -96,7 +97,7 @@ class OrcaRayContext:
         self.runtime, self.cores, self.reused = runtime, checked_cores(cores, star=True), False
         self.options = {name: value for name, value in options.items() if value is not None and name != "sc"}
         if runtime == "spark":
-            refuse_unknown(self.options, ON_SPARK, "OrcaRayContext(runtime='spark')")
+            refuse_unknown(self.options, ON_SPARK, "OrcaRayContext()")
         self.share = SessionOptions(**(self.options if runtime == "spark" else {}))
         self.address_info: dict[str, Any] = {}
         self._place: RayAlone | RayOnSpark | None = None  # where it runs; None while it does not
@@ -232,7 +233,8 @@ class RayAlone:
     def start(self, ray: Any) -> Any:
         """Start or join it; return the result of ray.init."""
         keywords = [name for name in inspect.signature(ray.init).parameters if name != "kwargs"]
-        refuse_unknown([name for name in self.options if not name.startswith("_")], keywords, "runtime='ray'")
+        given = [name for name in self.options if not name.startswith("_")]
+        refuse_unknown(given, keywords, "init_orca_context(runtime='ray')")
         _knock(self.address)
         # address="local": never join, by chance, a Ray that another program of this user has started.
         local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
@@ -241,8 +243,9 @@ class RayAlone:
             connection = ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
         except Exception as error:
             ray.shutdown()
-            where = "start Ray on this machine" if self.starts else f"reach Ray at {self.address!r}"
-            raise OrcaError(f"could not {where}: {type(error).__name__}: {error}") from error
+            where = "start Ray on this machine" if self.starts else f"join Ray at {self.address!r}"
+            hint = "" if self.starts else f" {_about_token()}"
+            raise OrcaError(f"could not {where}: {type(error).__name__}: {error}{hint}") from error
         self._folder = connection.address_info["session_dir"] if self.starts else ""
         return connection
 
@@ -656,6 +659,23 @@ def _knock(address: str | None) -> None:
     here, refusals = knock([place[1]], seconds=10.0) if place else ("", [])
     if refusals and not here:
         raise OrcaError(f"could not reach Ray at {address!r}: {refusals[0]}. Is it running there?")
+
+
+def _about_token() -> str:
+    """Return what may be wrong with the token that a Ray asks for: its own errors do not say that it does."""
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
+    place = "RAY_AUTH_TOKEN" if "RAY_AUTH_TOKEN" in os.environ else file
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        return (
+            "If it was started with RAY_AUTH_MODE=token, set RAY_AUTH_MODE=token before this program starts, and its "
+            "token in RAY_AUTH_TOKEN, in a file named by RAY_AUTH_TOKEN_PATH, or in ~/.ray/auth_token."
+        )
+    if place == file and not os.path.isfile(file):
+        return (
+            f"RAY_AUTH_MODE=token is set, and there is no token in {file}. Set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH "
+            "to a file with the token of that Ray."
+        )
+    return f"RAY_AUTH_MODE=token is set: check that the token in {place} is the one of that Ray."
 
 
 def _address_info(ray: Any, connection: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
+from orca.core.imports import ImportHook, is_imported
 from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, positive, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
@@ -217,16 +218,39 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
         session.sparkContext.addPyFile(path)
     kind.check(session, request)
     if conf.get(DAEMON) == OUR_DAEMON:
-        threading.Thread(target=_start_daemons, args=(session,), name="orca-daemons", daemon=True).start()
+        _keep_daemons_ready(session, life)
     return session
 
 
-def _start_daemons(session: SparkSession) -> None:
-    """Let Spark start the daemons of its Python workers: they load the framework in the background.
+def _keep_daemons_ready(session: SparkSession, life: ExitStack) -> None:
+    """Start the daemons of Spark's Python workers now, and again when the program imports a framework.
+
+    So they load it while the program does, whether it imports the framework before or after the session starts.
+    """
+    program = os.getpid()
+
+    def start(library: str | None = None) -> None:
+        if os.getpid() == program:  # not in a fork of it
+            threading.Thread(target=_start_daemons, args=(session, library), name="orca-daemons", daemon=True).start()
+
+    ImportHook.listeners.append(start)
+    life.callback(ImportHook.listeners.remove, start)
+    start()
+
+
+def _start_daemons(session: SparkSession, library: str | None) -> None:
+    """Let Spark start daemons in the background, which load the frameworks of the program.
 
     In a job of an RDD: the JVM has to load and compile far less for it than for the first of a DataFrame.
+
+    Args:
+        session: The session.
+        library: A framework that the program may be importing now; None for those that it has imported.
     """
+    if library is not None and not is_imported(library):
+        return
     with contextlib.suppress(Exception):  # the session was stopped meanwhile, or a later job tells
+        tell_modules(session)
         width = 1 if is_local(session) else slots(session) or 1
         session.sparkContext.parallelize(range(width), width).mapPartitions(list).collect()
 

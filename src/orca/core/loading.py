@@ -1,6 +1,4 @@
-"""Loading: libraries that take long or do not get along. Owns loading before a fork, their order, their warnings, and
-the names of numpy that MXNet needs.
-"""
+"""Loading: libraries that take long. Owns loading them before a fork, and a warning of pyspark's."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ import warnings
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
 # Modules that a rank loads with a library; torch's first optimizer loads its compiler.
 _WITH = {
@@ -49,53 +46,9 @@ def draw_anew() -> None:
         numpy.random.seed()
 
 
-def triton_first() -> None:
-    """Load triton, where there is one, before TensorFlow is loaded.
-
-    Both bring an LLVM with them. Where triton's comes second the process aborts, and torch loads it with the first
-    optimizer: a program that uses both frameworks would die there.
-    """
-    if "tensorflow" not in sys.modules:
-        with suppress(ImportError):
-            importlib.import_module("triton")
-
-
 def hush_pyspark() -> None:
     """Keep pyspark from warning about pandas 3 whenever Arrow is used: nothing here goes through pandas.
 
     A filter for good, for that one text: filters that are put back afterwards are not safe with threads.
     """
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-
-
-class MxnetHerald:
-    """A finder of modules that finds none: it hears that MXNet is about to be imported, and makes numpy ready for it.
-
-    MXNet 1.9.1 is the last release. It asks for names that numpy has dropped since, most of them while it is imported.
-    """
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        """Put the names back; leave finding to others."""
-        if name == "mxnet":
-            _put_back_names()
-
-    @classmethod
-    def listen(cls) -> None:
-        """Listen from now on."""
-        if cls not in sys.meta_path:
-            sys.meta_path.insert(0, cls)  # type: ignore[arg-type]
-
-
-def _put_back_names() -> None:
-    import numpy as np
-
-    trapezoid = getattr(np, "trapezoid", None)  # numpy 2
-    names: dict[str, Any] = {"PINF": np.inf, "NINF": -np.inf, "Inf": np.inf, "NaN": np.nan, "NAN": np.nan}
-    names |= {"PZERO": 0.0, "NZERO": -0.0}
-    names |= {"product": np.prod, "alltrue": np.all, "sometrue": np.any, "in1d": np.isin, "round_": np.round}
-    names |= {"trapz": trapezoid, "msort": lambda a: np.sort(a, axis=0), "int": int, "bool": np.bool_}
-    names |= dict.fromkeys("mirr npv pmt ppmt pv rate".split())  # of finance: gone since numpy 1.20
-    for name, value in names.items():
-        if name not in vars(np):
-            setattr(np, name, value)

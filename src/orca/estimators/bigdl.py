@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from orca.core.arguments import checked
 from orca.core.metrics import metrics_of
 from orca.core.source import DataSpec
 from orca.core.triggers import MaxEpoch, trigger_of
 from orca.errors import ArgumentError
+from orca.estimators.estimator import name_of
 from orca.estimators.torch import TorchEstimator
 from orca.estimators.training import TrainingEstimator
 from orca.feature.preprocessing import SeqToTensor, preprocessing_of
@@ -38,22 +40,7 @@ class BigdlEstimator(TorchEstimator):
     def of(cls, *, model: Any, loss: Any = None, optimizer: Any = None, metrics: Any = None,  # type: ignore[override]
            feature_preprocessing: Any = None, label_preprocessing: Any = None, model_dir: str | None = None,
            backend: str | None = None, **options: Any) -> BigdlEstimator:  # fmt: skip
-        """Make an Estimator of a BigDL model.
-
-        Args:
-            model: A layer of `bigdl.nn.layer` or of the Keras-style API.
-            loss: A criterion; needed to train.
-            optimizer: An optim method; SGD() unless given.
-            metrics: Validation methods of BigDL, or metrics of `orca.metrics`.
-            feature_preprocessing: A Preprocessing, or the shape of a row (a list of shapes for several inputs).
-            label_preprocessing: The same of labels.
-            model_dir: The folder of checkpoints.
-            backend: "bigdl" (Spark, optimizer state cut among the workers) unless given; any of `from_torch`.
-            options: Other arguments of `from_torch`, as workers_per_node or seed.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind.
-        """
+        """Make an Estimator of a BigDL model; see `Estimator.from_bigdl` for the arguments."""
         module = bigdl_entry()(model) if hasattr(model, "to_torch") else model
         criterion = loss.to_torch() if hasattr(loss, "to_torch") else loss
         reduction = getattr(loss, "reduction", None) if hasattr(loss, "to_torch") else None
@@ -75,6 +62,10 @@ class BigdlEstimator(TorchEstimator):
         estimator.preprocessing = (feature_preprocessing, label_preprocessing)
         return estimator  # type: ignore[no-any-return]
 
+    def _model_name(self) -> Any:
+        return name_of(self.model)
+
+    @checked
     def fit(self, data: Any, epochs: int | None = None, batch_size: int = 32,  # type: ignore[override]
             feature_cols: Sequence[str] | str | None = "features", label_cols: Sequence[str] | str | None = "label",
             caching_sample: bool = True, validation_data: Any = None, validation_trigger: Any = None,
@@ -134,6 +125,7 @@ class BigdlEstimator(TorchEstimator):
         )
         return self
 
+    @checked
     def evaluate(self, data: Any, batch_size: int = 32,  # type: ignore[override]
                  feature_cols: Sequence[str] | str | None = "features",
                  label_cols: Sequence[str] | str | None = "label", validation_methods: Any = None,
@@ -151,6 +143,7 @@ class BigdlEstimator(TorchEstimator):
         names = {metric.name.lower(): metric.name for metric in metrics}
         return {names.get(key.lower(), key): value for key, value in statistics.items()}
 
+    @checked
     def predict(self, data: Any, batch_size: int = 4, feature_cols: Sequence[str] | str | None = "features",  # type: ignore[override]
                 sample_preprocessing: Any = None, **more: Any) -> Any:  # fmt: skip
         """Answer for every row, in the kind the data came in.

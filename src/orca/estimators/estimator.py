@@ -1,57 +1,38 @@
-"""Estimator: the object that the user holds. Owns the door to every framework, the engine, and answering for rows.
+"""Estimator: the object that the user holds. Owns the calls that make one, the engine, and answering for rows.
 
 predict:  check the arguments  ->  source_of(data)  ->  source.answer(PredictJob)  ->  the answer in the data's kind
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial, wraps
-from inspect import isfunction
+from functools import cache, wraps
+from inspect import isfunction, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orca.core.arguments import checked, refuse_unknown
 from orca.core.engine import Engine, Settings
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import positive
 from orca.errors import ArgumentError, NotSupported, OrcaError
 from orca.monitor.tracebacks import cut_below
-from orca.registry import Backend, backend_of, engine_class, estimator_class
+from orca.registry import BACKENDS, Backend, backend_of, engine_class, estimator_class
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
 if TYPE_CHECKING:
+    from orca.estimators.bigdl import BigdlEstimator
+    from orca.estimators.keras import KerasEstimator
+    from orca.estimators.mxnet import MxnetEstimator
+    from orca.estimators.openvino import OpenvinoEstimator
+    from orca.estimators.tfgraph import GraphEstimator
+    from orca.estimators.torch import TorchEstimator
     from orca.estimators.training import TrainingEstimator
+    from orca.frameworks.tfgraph.optimizers import TrainStep
 
 _VERBS = {"fit", "evaluate", "predict"}  # those that have workers do something
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
-
-
-class Door:
-    """A `from_...` method of Estimator: the method `of` of a framework's Estimator, loaded when it is asked for.
-
-    A class that is derived from Estimator gets the verbs of the framework besides its own.
-    """
-
-    def __init__(self, framework: str) -> None:
-        self.framework = framework
-
-    def __get__(self, instance: Any, owner: Any) -> Callable[..., Any]:
-        kind: Any = estimator_class(self.framework)
-        if owner is not Estimator and not hasattr(owner, "of"):  # no framework's own
-            kind = _derived(owner, kind)
-        make: Callable[..., Any] = (owner if issubclass(owner, kind) else kind).of
-        defaults = owner.defaults.get(self.framework)
-        return wraps(make)(partial(_make_with, make, defaults)) if defaults else make
-
-
-@cache
-def _derived(owner: Any, kind: Any) -> Any:
-    return type(owner.__name__, (owner, kind), {"__module__": owner.__module__, "__doc__": owner.__doc__})
-
-
-def _make_with(make: Callable[..., Any], defaults: Mapping[str, Any], **options: Any) -> Any:
-    """Make an Estimator with other defaults, also for options that are given as None."""
-    return make(**options | {name: value for name, value in defaults.items() if options.get(name) is None})
 
 
 def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,14 +65,6 @@ class Estimator:
         (64, 1)
     """
 
-    from_torch = Door("torch")
-    from_keras = Door("keras")
-    from_graph = Door("tfgraph")
-    from_openvino = Door("openvino")
-    from_mxnet = Door("mxnet")
-    from_bigdl = Door("bigdl")
-
-    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # framework -> arguments, where they differ from ours
     vectors: ClassVar[bool] = False  # whether a Spark DataFrame gets 1-D predictions as ML vectors
     refusals: ClassVar[Mapping[str, str]] = {}  # a verb of other Estimators -> why this one has none, and the remedy
 
@@ -111,6 +84,295 @@ class Estimator:
         self.workers_per_node = positive("workers_per_node", workers_per_node)
         self.seed = seed
 
+    @classmethod
+    @checked
+    def from_torch(
+        cls,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        backend: str | None = None,
+        config: dict[str, Any] | None = None,
+        workers_per_node: int = 1,
+        scheduler_creator: Callable[..., Any] | None = None,
+        training_operator_cls: type | None = None,
+        initialization_hook: Callable[[], None] | None = None,
+        scheduler_step_freq: str = "batch",
+        use_tqdm: bool = True,
+        model_dir: str | None = None,
+        sync_stats: bool = False,
+        log_level: int = logging.INFO,
+        log_to_driver: bool = True,
+        seed: int | None = None,
+        stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
+        threads_per_worker: int | None = None,
+        precision: str | None = None,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | tuple[float, float] | None = None,
+        compile: bool | dict[str, Any] = False,
+        ema: float | None = None,
+        deterministic: bool = False,
+        sync_batchnorm: bool = False,
+        shard_model: bool = False,
+        find_unused_parameters: bool = False,
+        loss_reduction: str | Callable[..., Any] | None = None,
+        squeeze: bool = False,
+        device_cache: bool = False,
+    ) -> TorchEstimator:
+        """Make an Estimator of a PyTorch model.
+
+        Args:
+            model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker; or a list of them.
+            optimizer: A `torch.optim.Optimizer` of that module, a creator `(model, config)`, or an optim method of
+                `orca.optimizers`.
+            loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
+            metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
+                functions `(output, target)` of all rows.
+            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
+            config: The argument of all creators.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
+            training_operator_cls: A subclass of TrainingOperator: training in your own words.
+            initialization_hook: Called without arguments on each worker before anything else.
+            scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
+            use_tqdm: Whether to show progress: a bar in a terminal, and a line for each epoch.
+            model_dir: The folder of checkpoints.
+            sync_stats: Whether, with reduce_results=False, each worker tells losses and metrics over all rows, not over
+                its own.
+            log_level: The level from which log records of workers appear on the driver.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
+            seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
+                what for.
+            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
+                else a node's cores shared among its workers.
+            precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
+            accumulate: Pieces into which each worker cuts its part of a step, to need less memory.
+            clip_norm: The norm to which the gradients of a step are clipped.
+            clip_value: The bounds into which each gradient is clipped: (low, high), or one number for both.
+            compile: Whether to compile the model with torch.compile; a dict holds its arguments.
+            ema: The decay of a moving average of the weights, with which to evaluate and predict.
+            deterministic: Whether torch may use deterministic algorithms alone.
+            sync_batchnorm: Whether batch normalization sees the rows of all workers.
+            shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2), for a model
+                that is larger than a worker; with model_dir on shared storage its state stays there.
+            find_unused_parameters: Whether some parameters may take no part in a step.
+            loss_reduction: The kind of a loss of your own: "mean" (over rows), "sum", or a function `(target)` that
+                returns the weight of each row in its mean. Found out unless given.
+            squeeze: Whether predictions lose their dimensions of size 1 but the first.
+            device_cache: Whether a worker keeps its rows on its GPU while it trains, or in memory where it has none,
+                if they fill no more than half of the free memory there. For arrays, DataFrames and shards.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind, or two do not go together.
+        """
+        return cls._of("torch", locals())
+
+    @classmethod
+    @checked
+    def from_keras(
+        cls,
+        *,
+        model_creator: Callable[..., Any] | None = None,
+        keras_model: Any = None,
+        config: dict[str, Any] | None = None,
+        verbose: bool | int = True,
+        workers_per_node: int = 1,
+        compile_args_creator: Callable[..., Any] | None = None,
+        backend: str | None = None,
+        cpu_binding: bool = False,
+        log_to_driver: bool = True,
+        model_dir: str | None = None,
+        sync_batch_norm: bool = True,
+        seed: int = 0,
+        stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
+        threads_per_worker: int | None = None,
+    ) -> KerasEstimator:
+        """Make an Estimator of a Keras model, version 3 (on TensorFlow) or 2 (tf_keras).
+
+        Args:
+            model_creator: A function `(config)` that returns a compiled model on each worker.
+            keras_model: A compiled model, in place of a creator.
+            config: The argument of all creators; inter_op_parallelism and intra_op_parallelism set TensorFlow's
+                threads.
+            verbose: Whether to show a progress bar in a terminal.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
+            backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
+                given, the cluster that is up.
+            cpu_binding: Accepted; a worker gets its share of the node's cores.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
+            model_dir: The folder for a checkpoint after every fit, and for those of checkpoint_trigger.
+            sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
+                each worker use its own rows and averages the running statistics.
+            seed: Seed of initial weights, order and dropout.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
+                what for.
+            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
+                else a node's cores shared among its workers.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind.
+            MissingDependency: backend="horovod" and Horovod is not installed.
+        """
+        return cls._of("keras", locals())
+
+    @classmethod
+    @checked
+    def from_graph(
+        cls,
+        *,
+        inputs: Any,
+        outputs: Any = None,
+        labels: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
+        metrics: Any = None,
+        clip_norm: float | None = None,
+        clip_value: Any = None,
+        updates: Sequence[Any] | None = None,
+        sess: Any = None,
+        model_dir: str | None = None,
+        backend: str | None = None,
+        workers_per_node: int = 1,
+        seed: int = 0,
+        log_to_driver: bool = True,
+        stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
+        threads_per_worker: int | None = None,
+        feeds: Mapping[Any, Any] | None = None,
+        targets: Any = None,
+        turns: Sequence[tuple[TrainStep, int]] = (),
+    ) -> GraphEstimator:
+        """Make an Estimator of a graph's ends.
+
+        Args:
+            inputs: The tensor that features are fed to; a list, tuple or dict for several.
+            outputs: The tensor, or tensors, to answer with.
+            labels: The tensor, or tensors, that labels are fed to.
+            loss: A scalar tensor: a mean or a sum over rows, or a combination of them and of penalties.
+            optimizer: An optimizer of `tf.train` or Keras, or one of `orca.optimizers`.
+            metrics: Name -> tensor; or metrics of `orca.metrics`, which compare outputs with labels.
+            clip_norm: The largest norm that all gradients together may have.
+            clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.
+            updates: Operations that run with each step, such as those of batch normalization (UPDATE_OPS).
+            sess: The session with the variables; a new one unless given. Variables without a value get their first.
+            model_dir: The folder of checkpoints and summaries.
+            backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            seed: Seed of order and dropout.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on.
+            threads_per_worker: Threads of a worker's arithmetic; a node's cores shared among its workers unless given.
+            feeds: Tensor -> value, or a pair of its value in training and its value otherwise: for every call.
+            targets: Tensors that metrics of `orca.metrics` compare outputs with, where these are not the labels.
+            turns: Steps of several optimizers that take turns, and how many each takes in a row, for one optimizer.
+
+        Raises:
+            ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
+        """
+        return cls._of("tfgraph", locals())
+
+    @classmethod
+    @checked
+    def from_openvino(cls, *, model_path: str, batch_size: int = 0, backend: str | None = None) -> OpenvinoEstimator:
+        """Make an Estimator of an OpenVINO model.
+
+        Args:
+            model_path: An .xml file of OpenVINO (its .bin beside it) or an .onnx file. Any fsspec path; the file is
+                read here and travels to the workers.
+            batch_size: Give the model this fixed batch; 0 keeps its own, fixed or free.
+            backend: The engine that answers for arrays: "spark", "ray" or "local" (in this process). Unless given, on
+                the cluster that is up, Spark before Ray, else here. Distributed data is answered for where it is.
+
+        Raises:
+            ArgumentError: A file is missing or is no model.
+        """
+        return cls._of("openvino", locals())
+
+    @classmethod
+    @checked
+    def from_mxnet(
+        cls,
+        *,
+        config: dict[str, Any],
+        model_creator: Callable[..., Any],
+        loss_creator: Callable[..., Any] | None = None,
+        eval_metrics_creator: Callable[..., Any] | None = None,
+        validation_metrics_creator: Callable[..., Any] | None = None,
+        num_workers: int | None = None,
+        num_servers: int | None = None,
+        runner_cores: int | None = None,
+        backend: str | None = None,
+        workers_per_node: int = 1,
+        model_dir: str | None = None,
+        log_to_driver: bool = True,
+        stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
+    ) -> MxnetEstimator:
+        """Make an Estimator of an MXNet model.
+
+        Args:
+            config: The result of `create_config`; all creators get it.
+            model_creator: A function `(config)` that returns a `gluon.Block`, or a `mx.mod.Module` whose symbol ends in
+                a loss, on each worker. Weights that it does not initialize are.
+            loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the
+                labels: one number a row, as those of `gluon.loss` give. For a Module it only tells the loss.
+            eval_metrics_creator: A function `(config)` that returns metrics of MXNet (or their names) of the rows that
+                are trained on.
+            validation_metrics_creator: The same for validation data and `evaluate`; unless given, those of
+                eval_metrics_creator.
+            num_workers: The number of workers, whatever the nodes of the cluster; workers_per_node for each node unless
+                given.
+            num_servers: Accepted: workers add gradients up themselves, there are no servers.
+            runner_cores: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here, else a
+                node's cores shared among its workers.
+            backend: "spark", "ray" or "local"; unless given, the cluster that is up.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            model_dir: The folder of checkpoints.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
+                while what for.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind.
+        """
+        return cls._of("mxnet", locals())
+
+    @classmethod
+    @checked
+    def from_bigdl(cls, *, model: Any, loss: Any = None, optimizer: Any = None, metrics: Any = None,  # type: ignore[override]
+           feature_preprocessing: Any = None, label_preprocessing: Any = None, model_dir: str | None = None,
+           backend: str | None = None, **options: Any) -> BigdlEstimator:  # fmt: skip
+        """Make an Estimator of a BigDL model.
+
+        Args:
+            model: A layer of `bigdl.nn.layer` or of the Keras-style API.
+            loss: A criterion; needed to train.
+            optimizer: An optim method; SGD() unless given.
+            metrics: Validation methods of BigDL, or metrics of `orca.metrics`.
+            feature_preprocessing: A Preprocessing, or the shape of a row (a list of shapes for several inputs).
+            label_preprocessing: The same of labels.
+            model_dir: The folder of checkpoints.
+            backend: "bigdl" (Spark, optimizer state cut among the workers) unless given; any of `from_torch`.
+            options: Other arguments of `from_torch`, as workers_per_node or seed.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind.
+        """
+        refuse_unknown(options, signature(Estimator.from_torch).parameters, "Estimator.from_bigdl()")
+        arguments = locals()
+        return cls._of("bigdl", arguments | arguments.pop("options"))
+
     @staticmethod
     def from_learner(learner: Learner, *, backend: str | None = None, **options: Any) -> TrainingEstimator:
         """Make an Estimator of a framework that Orca does not know: of a learner of your own.
@@ -123,6 +385,20 @@ class Estimator:
         from orca.estimators.training import TrainingEstimator
 
         return TrainingEstimator(learner, None if backend is None else backend_of(backend), **options)
+
+    @classmethod
+    def _of(cls, framework: str, arguments: Mapping[str, Any]) -> Any:
+        """Make the Estimator of a framework: the locals of a `from_...` method are the arguments of its own `of`.
+
+        A class that is derived from Estimator gets the verbs of the framework besides its own.
+        """
+        owner: Any = cls
+        kind = estimator_class(framework)
+        if issubclass(owner, kind):
+            kind = owner
+        elif owner is not Estimator and not hasattr(owner, "of"):  # not the Estimator of another framework
+            kind = _derived(owner, kind)
+        return kind.of(**{name: value for name, value in arguments.items() if name != "cls"})
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str | None:
@@ -152,6 +428,20 @@ class Estimator:
         if name in self.refusals:
             raise NotSupported(f"{name} is not supported: {self.refusals[name]}.")
         return self.__getattribute__(name)  # which names the problem, also within a property
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={value!r}" for name, value in self._facts().items())
+        return f"{type(self).__name__}({facts})"
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what repr shows; nothing is started for it."""
+        words = [word for word, backend in BACKENDS.items() if backend == self.backend]
+        backend = words[0] if words else self.backend and self.backend.engine
+        return {"model": self._model_name(), "backend": backend, "workers_per_node": self.workers_per_node}
+
+    def _model_name(self) -> Any:
+        """Return the name of the model's class, or of the function that makes it; a list for several models."""
+        return name_of(self.learner)
 
     def shutdown(self, force: bool = False) -> None:
         """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""
@@ -209,6 +499,18 @@ class Estimator:
         options |= {"numbers": self.learner.numbers, "vectors": self.vectors}
         serialize = bool(OrcaContext.serialize_data_creator)
         return DataSpec(columns, labelled, batch_size, dict(self.config), serialize, seed=self.seed, **options)
+
+
+def name_of(model: Any) -> Any:
+    """Return the name of a function or class, or that of an object's class; a list for several."""
+    if isinstance(model, list | tuple):
+        return [name_of(each) for each in model]
+    return getattr(model, "__name__", type(model).__name__)
+
+
+@cache
+def _derived(owner: Any, kind: Any) -> Any:
+    return type(owner.__name__, (owner, kind), {"__module__": owner.__module__, "__doc__": owner.__doc__})
 
 
 def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...]:

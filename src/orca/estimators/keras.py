@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from orca.core.arguments import checked
 from orca.core.engine import Settings, threads_asked_for
 from orca.core.source import DataSpec
 from orca.core.state import State
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotYet
+from orca.estimators.estimator import name_of
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
 from orca.frameworks.keras.learner import KerasLearner
@@ -66,34 +68,7 @@ class KerasEstimator(TrainingEstimator):
         start_timeout: float = 0.0,
         threads_per_worker: int | None = None,
     ) -> KerasEstimator:
-        """Make an Estimator of a Keras model, version 3 (on TensorFlow) or 2 (tf_keras).
-
-        Args:
-            model_creator: A function `(config)` that returns a compiled model on each worker.
-            keras_model: A compiled model, in place of a creator.
-            config: The argument of all creators; inter_op_parallelism and intra_op_parallelism set TensorFlow's
-                threads.
-            verbose: Whether to show a progress bar in a terminal.
-            workers_per_node: Workers (ranks) on each node of the cluster.
-            compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
-            backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
-                given, the cluster that is up.
-            cpu_binding: Accepted; a worker gets its share of the node's cores.
-            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
-            model_dir: The folder for a checkpoint after every fit, and for those of checkpoint_trigger.
-            sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
-                each worker use its own rows and averages the running statistics.
-            seed: Seed of initial weights, order and dropout.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
-                what for.
-            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
-                else a node's cores shared among its workers.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind.
-            MissingDependency: backend="horovod" and Horovod is not installed.
-        """
+        """Make an Estimator of a Keras model; see `Estimator.from_keras` for the arguments."""
         if (model_creator is None) == (keras_model is None):
             raise ArgumentError(
                 "from_keras takes either model_creator (a function (config) that returns a compiled model) or "
@@ -126,6 +101,11 @@ class KerasEstimator(TrainingEstimator):
             ),
         )
 
+    def _model_name(self) -> Any:
+        packed = self.learner.packed_model
+        return name_of(self.learner.creator) if packed is None else packed.class_name
+
+    @checked
     def fit(  # type: ignore[override]
         self,
         data: Any,
@@ -236,6 +216,7 @@ class KerasEstimator(TrainingEstimator):
     def _settings(self, verbose: int) -> Settings:
         return replace(self.settings, progress=self.settings.progress and verbose in (1, 2), bar=verbose == 1)
 
+    @checked
     def evaluate(  # type: ignore[override]
         self,
         data: Any,
@@ -280,6 +261,7 @@ class KerasEstimator(TrainingEstimator):
         )
         return {_validation_name(name): value for name, value in statistics.items()}
 
+    @checked
     def predict(  # type: ignore[override]
         self,
         data: Any,

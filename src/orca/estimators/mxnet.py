@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from orca.core.arguments import checked
 from orca.core.engine import Engine, Settings, threads_asked_for
 from orca.core.metrics import Metric
 from orca.core.source import DataSpec, Source
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError
+from orca.estimators.estimator import name_of
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.mxnet.learner import MxnetLearner
 from orca.frameworks.mxnet.metrics import mxnet_metrics
@@ -61,34 +63,7 @@ class MxnetEstimator(TrainingEstimator):
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
     ) -> MxnetEstimator:
-        """Make an Estimator of an MXNet model.
-
-        Args:
-            config: The result of `create_config`; all creators get it.
-            model_creator: A function `(config)` that returns a `gluon.Block`, or a `mx.mod.Module` whose symbol ends in
-                a loss, on each worker. Weights that it does not initialize are.
-            loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the
-                labels: one number a row, as those of `gluon.loss` give. For a Module it only tells the loss.
-            eval_metrics_creator: A function `(config)` that returns metrics of MXNet (or their names) of the rows that
-                are trained on.
-            validation_metrics_creator: The same for validation data and `evaluate`; unless given, those of
-                eval_metrics_creator.
-            num_workers: The number of workers, whatever the nodes of the cluster; workers_per_node for each node unless
-                given.
-            num_servers: Accepted: workers add gradients up themselves, there are no servers.
-            runner_cores: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here, else a
-                node's cores shared among its workers.
-            backend: "spark", "ray" or "local"; unless given, the cluster that is up.
-            workers_per_node: Workers (ranks) on each node of the cluster.
-            model_dir: The folder of checkpoints.
-            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
-                while what for.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind.
-        """
+        """Make an Estimator of an MXNet model; see `Estimator.from_mxnet` for the arguments."""
         if not isinstance(config, dict):
             raise ArgumentError(f"config must be a dict, as create_config returns; got {type(config).__name__}.")
         _check_creators(
@@ -122,6 +97,9 @@ class MxnetEstimator(TrainingEstimator):
         est.metrics_creator = validation_metrics_creator or eval_metrics_creator
         return est
 
+    def _model_name(self) -> Any:
+        return name_of(self.learner.model_creator)
+
     @property
     def engine(self) -> Engine:
         """Return the engine of the backend on the cluster that is up now, with the workers that were asked for."""
@@ -130,6 +108,7 @@ class MxnetEstimator(TrainingEstimator):
             engine.workers = self.asked_workers
         return engine
 
+    @checked
     def fit(  # type: ignore[override]
         self,
         data: Any,
@@ -214,6 +193,7 @@ class MxnetEstimator(TrainingEstimator):
             line["epoch_time"] = trace.seconds
         return list(lines)
 
+    @checked
     def evaluate(  # type: ignore[override]
         self,
         data: Any,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.cluster.context import OrcaContext
+from orca.core.arguments import checked
 from orca.core.engine import Engine
 from orca.core.source import Source
 from orca.core.state import State
@@ -70,22 +71,16 @@ class OpenvinoEstimator(Estimator):
 
     @classmethod
     def of(cls, *, model_path: str, batch_size: int = 0, backend: str | None = None) -> OpenvinoEstimator:
-        """Make an Estimator of an OpenVINO model.
-
-        Args:
-            model_path: An .xml file of OpenVINO (its .bin beside it) or an .onnx file. Any fsspec path; the file is
-                read here and travels to the workers.
-            batch_size: Give the model this fixed batch; 0 keeps its own, fixed or free.
-            backend: The engine that answers for arrays: "spark", "ray" or "local" (in this process). Unless given, on
-                the cluster that is up, Spark before Ray, else here. Distributed data is answered for where it is.
-
-        Raises:
-            ArgumentError: A file is missing or is no model.
-        """
+        """Make an Estimator of an OpenVINO model; see `Estimator.from_openvino` for the arguments."""
         if backend is not None:
             backend_of(backend)
         return cls(*_read(model_path, batch_size), backend)
 
+    def _facts(self) -> dict[str, Any]:
+        inputs = [port.name for port in self.learner.signature.inputs]
+        return {"framework": "openvino", **super()._facts(), "inputs": inputs}
+
+    @checked
     def load(self, model_path: str, batch_size: int = 0) -> OpenvinoEstimator:
         """Answer with the model of another file from now on; see `of` for the arguments."""
         self.learner, self._state = _read(model_path, batch_size)
@@ -93,6 +88,7 @@ class OpenvinoEstimator(Estimator):
 
     load_checkpoint = load
 
+    @checked
     def predict(
         self,
         data: Any,

@@ -8,10 +8,13 @@ from __future__ import annotations
 import pickle
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from typing import Any
 
+from orca.core.arguments import refuse_unknown
 from orca.core.engine import Settings, threads_asked_for
+from orca.core.learner import FitPlan
 from orca.core.metrics import Metric, metrics_of
 from orca.core.state import State
 from orca.core.units import natural
@@ -110,34 +113,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         targets: Any = None,
         turns: Sequence[tuple[TrainStep, int]] = (),
     ) -> GraphEstimator:
-        """Make an Estimator of a graph's ends.
-
-        Args:
-            inputs: The tensor that features are fed to; a list, tuple or dict for several.
-            outputs: The tensor, or tensors, to answer with.
-            labels: The tensor, or tensors, that labels are fed to.
-            loss: A scalar tensor: a mean or a sum over rows, or a combination of them and of penalties.
-            optimizer: An optimizer of `tf.train` or Keras, or one of `orca.optimizers`.
-            metrics: Name -> tensor; or metrics of `orca.metrics`, which compare outputs with labels.
-            clip_norm: The largest norm that all gradients together may have.
-            clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.
-            updates: Operations that run with each step, such as those of batch normalization (UPDATE_OPS).
-            sess: The session with the variables; a new one unless given. Variables without a value get their first.
-            model_dir: The folder of checkpoints and summaries.
-            backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
-            workers_per_node: Workers (ranks) on each node of the cluster.
-            seed: Seed of order and dropout.
-            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on.
-            threads_per_worker: Threads of a worker's arithmetic; a node's cores shared among its workers unless given.
-            feeds: Tensor -> value, or a pair of its value in training and its value otherwise: for every call.
-            targets: Tensors that metrics of `orca.metrics` compare outputs with, where these are not the labels.
-            turns: Steps of several optimizers that take turns, and how many each takes in a row, for one optimizer.
-
-        Raises:
-            ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
-        """
+        """Make an Estimator of a graph's ends; see `Estimator.from_graph` for the arguments."""
         _check_ends(inputs, labels, outputs, loss, optimizer)
         graph = flatten(inputs)[0][0].graph
         tensors, others = _split_metrics(metrics)
@@ -178,6 +154,8 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         return estimator
 
     def _fit(self, request: GraphFit, **plan: Any) -> None:
+        known = [*signature(GraphVerbs.fit).parameters, *(each.name for each in fields(FitPlan))]
+        refuse_unknown(plan, known, "Estimator.fit()")
         learner = self._learner(request.feed_dict, request.session_config)
         if learner.program.active and self.engine.workers == 1:
             learner = replace(learner, program=self._program(request.feed_dict or {}, alone=True))

@@ -15,6 +15,7 @@ from orca.core.columns import single
 from orca.core.metrics import Accuracy, metrics_of
 from orca.core.state import State
 from orca.errors import ArgumentError
+from orca.estimators.estimator import name_of
 from orca.estimators.keras import KerasEstimator
 from orca.estimators.tfgraph import GraphEstimator
 from orca.estimators.tfverbs import GraphFit, GraphVerbs
@@ -64,6 +65,9 @@ class KerasFiles:
     """The verbs of both Estimators that read and write files of a Keras model."""
 
     model: Any
+
+    def _model_name(self) -> Any:
+        return name_of(self.model)
 
     def get_model(self) -> Any:
         """Return the model with its trained weights."""
@@ -116,7 +120,7 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
             session = backend.get_session()
             model_metrics = {} if loss is None else _compiled_metrics(model)
             more_metrics = {metric.name: metric for metric in metrics_of(metrics)}
-            estimator = cls.of(
+            estimator = cls.from_graph(
                 inputs=single(listed(model.inputs)),
                 outputs=single(listed(model.outputs)),
                 labels=None if loss is None else single(listed(model._feed_targets)),
@@ -147,7 +151,7 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
     @classmethod
     def of_model(cls, model: Any, model_dir: str | None = None, **options: Any) -> EagerKerasEstimator:
         """Make an Estimator of a compiled model; see `keras_estimator`."""
-        estimator = cls.of(keras_model=model, model_dir=model_dir, **options)
+        estimator = cls.from_keras(keras_model=model, model_dir=model_dir, **options)
         assert isinstance(estimator, cls)
         estimator.model = model
         return estimator

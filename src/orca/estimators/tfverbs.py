@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from orca.core.arguments import checked
 from orca.errors import ArgumentError
 from orca.sources.tfrows import PackedDataset
 
@@ -32,6 +33,7 @@ class GraphVerbs:
     _summaries: Any
     set_tensorboard: Any
 
+    @checked
     def fit(
         self,
         data: Any,
@@ -117,6 +119,7 @@ class GraphVerbs:
         )
         return self
 
+    @checked
     def evaluate(
         self,
         data: Any,
@@ -149,6 +152,7 @@ class GraphVerbs:
         cols = columns_of(data, feature_cols, label_cols if label_cols is not None else labels_cols)
         return self._score(packed(data, "evaluate"), cols, batch_size, feed_dict, num_steps)
 
+    @checked
     def predict(
         self,
         data: Any,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from orca.core.arguments import checked
 from orca.core.engine import Settings, threads_asked_for
 from orca.core.units import natural
+from orca.estimators.estimator import name_of
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
 from orca.frameworks.torch.learner import TorchLearner
@@ -62,54 +64,7 @@ class TorchEstimator(TrainingEstimator):
         squeeze: bool = False,
         device_cache: bool = False,
     ) -> TorchEstimator:
-        """Make an Estimator of a PyTorch model.
-
-        Args:
-            model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker; or a list of them.
-            optimizer: A `torch.optim.Optimizer` of that module, a creator `(model, config)`, or an optim method of
-                `orca.optimizers`.
-            loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
-            metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
-                functions `(output, target)` of all rows.
-            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
-            config: The argument of all creators.
-            workers_per_node: Workers (ranks) on each node of the cluster.
-            scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
-            training_operator_cls: A subclass of TrainingOperator: training in your own words.
-            initialization_hook: Called without arguments on each worker before anything else.
-            scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
-            use_tqdm: Whether to show progress: a bar in a terminal, and a line for each epoch.
-            model_dir: The folder of checkpoints.
-            sync_stats: Whether, with reduce_results=False, each worker tells losses and metrics over all rows, not over
-                its own.
-            log_level: The level from which log records of workers appear on the driver.
-            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
-            seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
-                what for.
-            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
-                else a node's cores shared among its workers.
-            precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
-            accumulate: Pieces into which each worker cuts its part of a step, to need less memory.
-            clip_norm: The norm to which the gradients of a step are clipped.
-            clip_value: The bounds into which each gradient is clipped: (low, high), or one number for both.
-            compile: Whether to compile the model with torch.compile; a dict holds its arguments.
-            ema: The decay of a moving average of the weights, with which to evaluate and predict.
-            deterministic: Whether torch may use deterministic algorithms alone.
-            sync_batchnorm: Whether batch normalization sees the rows of all workers.
-            shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2), for a model
-                that is larger than a worker; with model_dir on shared storage its state stays there.
-            find_unused_parameters: Whether some parameters may take no part in a step.
-            loss_reduction: The kind of a loss of your own: "mean" (over rows), "sum", or a function `(target)` that
-                returns the weight of each row in its mean. Found out unless given.
-            squeeze: Whether predictions lose their dimensions of size 1 but the first.
-            device_cache: Whether a worker keeps its rows on its GPU while it trains, or in memory where it has none,
-                if they fill no more than half of the free memory there. For arrays, DataFrames and shards.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind, or two do not go together.
-        """
+        """Make an Estimator of a PyTorch model; see `Estimator.from_torch` for the arguments."""
         entry = backend_of(backend or "spark")
         entry = replace(entry, sync="fully sharded") if shard_model else entry
         options = TorchLearner.options_of(
@@ -142,6 +97,10 @@ class TorchEstimator(TrainingEstimator):
             sync_stats=sync_stats,
         )
 
+    def _model_name(self) -> Any:
+        return name_of(self.learner.model)
+
+    @checked
     def predict(  # type: ignore[override]
         self,
         data: Any,

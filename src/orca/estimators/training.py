@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
+from orca.core.arguments import checked
 from orca.core.engine import Engine, Settings
 from orca.core.learner import FitPlan, Learner
 from orca.core.loop import History
@@ -86,6 +87,7 @@ class TrainingEstimator(Estimator):
         self._answering: tuple[bytes | None, PredictJob, Any] | None = None
         self._specs: tuple[OutputSpec | None, OutputSpec | None] = None, None  # a row, and an answer, before any fit
 
+    @checked
     def fit(
         self,
         data: Any,
@@ -180,6 +182,10 @@ class TrainingEstimator(Estimator):
             whole = histories[0].epochs[-len(workers[0]) or None :]  # a resumed fit also has lines from before
             workers = [list(map(_synced, whole, own)) for own in workers]
         return [list(lines) for lines in zip(*workers, strict=True)]
+
+    def _facts(self) -> dict[str, Any]:
+        epochs = 0 if self._state is None else self._state.epoch
+        return {"framework": self.learner.framework, **super()._facts(), "epochs_trained": epochs}
 
     def _source(self, data: Any, spec: DataSpec) -> Source:
         """Wrap data; an Estimator of a framework may know kinds of its own."""
@@ -366,6 +372,7 @@ class TrainingEstimator(Estimator):
             except Exception as error:  # nobody asked for it: the fit is good without
                 logger.warning("no summary was written under %s: %s", self.model_dir, error)
 
+    @checked
     def evaluate(
         self,
         data: Any,
@@ -448,6 +455,7 @@ class TrainingEstimator(Estimator):
         self._learn_rows(*results[0][2])
         return [(overall, own) for overall, own, _ in results]
 
+    @checked
     def predict(
         self,
         data: Any,
@@ -474,6 +482,7 @@ class TrainingEstimator(Estimator):
         learner = self.learner.with_columns(spec.columns.features)
         return self._source(data, spec).answer(self._answers(learner, spec), self.engine)
 
+    @checked
     def explain(
         self,
         data: Any,

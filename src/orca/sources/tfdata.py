@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from orca.core.columns import concatenate
 from orca.core.items import travels_as
-from orca.core.loading import triton_first
 from orca.core.plan import even_split
 from orca.core.source import Batch, DataSpec, Extent, Shards
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import map_tree
-
-triton_first()
-import tensorflow as tf  # noqa: E402
 
 # A rank without rows gets another's as a template.
 travels_as(

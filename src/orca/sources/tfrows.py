@@ -12,16 +12,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from orca.core.columns import concatenate
 from orca.core.feed import spool_parts
-from orca.core.loading import triton_first
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import flatten, map_tree, unflatten
-
-triton_first()
-import tensorflow as tf  # noqa: E402
 
 _BLOCK = 512  # rows that are read at a time
 

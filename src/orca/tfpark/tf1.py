@@ -14,13 +14,11 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from orca.core.loading import triton_first
 from orca.errors import MissingDependency
 
 if "tensorflow" not in sys.modules:
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-triton_first()
-import tensorflow.compat.v1 as _v1  # noqa: E402
+import tensorflow.compat.v1 as _v1
 
 _level = _v1.logging.get_verbosity()
 _v1.logging.set_verbosity(_v1.logging.ERROR)  # it warns of variables that are no resources

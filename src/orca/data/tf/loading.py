@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from orca.core.loading import triton_first
 from orca.errors import MissingDependency
 
 
@@ -14,7 +13,6 @@ def tensorflow() -> Any:
     Raises:
         MissingDependency: It is not installed.
     """
-    triton_first()
     try:
         import tensorflow as module
     except ImportError as error:

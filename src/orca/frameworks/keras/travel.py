@@ -171,6 +171,11 @@ class PackedModel:
     trainable: tuple[bool, ...] = field(default=(), repr=False)
     optimizers: Mapping[str, OptimizerState] = field(default_factory=dict, repr=False)
 
+    @property
+    def class_name(self) -> str:
+        """The name of the model's class."""
+        return str(json.loads(_members(self.archive)[_CONFIG])["class_name"])
+
     def unpack(self) -> Any:
         """Rebuild the model."""
         _register_again(self.custom, self.family)

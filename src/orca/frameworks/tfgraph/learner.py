@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
 from orca.core.array_learner import ArrayLearner, Arrays
-from orca.core.loading import triton_first
 from orca.core.metrics import Metric
 from orca.core.source import Batch
 from orca.core.state import Losses, State
@@ -27,9 +27,6 @@ from orca.frameworks.tfgraph.program import GraphProgram, Part, Turn, VariableSp
 from orca.frameworks.tfgraph.terms import COUNTED, SUM, WHOLE
 from orca.monitor.heartbeat import DATA, EVALUATE, Heartbeat
 from orca.rows.tree import flatten, unflatten
-
-triton_first()
-from tensorflow.core.protobuf.config_pb2 import CallableOptions  # noqa: E402
 
 _ROWS = "//rows"  # the suffix of a variable's name for the numbers of the rows that a sparse gradient has
 

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
-from orca.core.loading import triton_first
 from orca.errors import ArgumentError
 from orca.frameworks.tfgraph.terms import Analysis, ancestors, has_rows, is_batch_norm
-
-triton_first()
-import tensorflow.compat.v1 as tf  # noqa: E402
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def  # noqa: E402
 
 ACTIVE = "orca_active"  # fed with 0 on a rank without rows
 _SUM = "orca_sum"

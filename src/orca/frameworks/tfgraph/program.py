@@ -15,16 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
-from orca.core.loading import triton_first
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.tfgraph.norms import ACTIVE, GRADIENTS, AgreedGraph, agreed
 from orca.frameworks.tfgraph.optimizers import TrainStep, learning_rate, no_variables
 from orca.frameworks.tfgraph.terms import COUNTED, ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
 from orca.rows.tree import flatten, map_tree
-
-triton_first()
-import tensorflow.compat.v1 as tf  # noqa: E402
 
 _VARIABLES = {"VariableV2", "Variable", "VarHandleOp"}
 _WRITES = ("Assign", "Scatter", "Apply", "ResourceApply", "ResourceScatter")

@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from orca.core.loading import triton_first
-
-triton_first()
-import tensorflow.compat.v1 as tf  # noqa: E402
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def  # noqa: E402
+import tensorflow.compat.v1 as tf
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
 ROWS = "rows"  # a mean over rows, or over elements of which each row has equally many
 SUM = "sum"  # a sum over rows
