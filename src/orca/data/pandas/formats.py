@@ -133,7 +133,7 @@ class Format:
             lead, row = self._head(file)
             start, stop = max(span.start, len(lead) - 1), span.start + span.length
             block = read_block(file, start, stop - start, b"\n") if start < stop else b""
-        return self._range(lead + row + block, types, first=bool(row))
+        return self._range(lead + row + block, types, first=1 if row else 0)
 
     def _range(self, content: bytes, types: Mapping[Any, Any], first: int = 0) -> pd.DataFrame:
         """Return the rows of a range, of which the first may only be there for pandas to see it."""
@@ -175,7 +175,7 @@ class Format:
             start = b""
         label = self._misfit(file)
         column = "" if label is None else f" (column {label!r})"
-        text = f"{file.path} cannot be read by pandas.{self.function}: {error}{column}"
+        text = f"{file.path} cannot be read by pandas.{self.function}: {str(error).strip()}{column}"
         return f"{text.rstrip('.')}.{_remedy(error, self.function, start)}"
 
     def _misfit(self, file: DataFile) -> Any:

@@ -87,15 +87,15 @@ def _dtype(kind: Any) -> Any:
     return pd.Series([], dtype=str).dtype if kind is str else kind
 
 
-def find(span: Span, frame: Any) -> SpanFinding:
+def find(span: Span, frame: Any, as_json: bool) -> SpanFinding:
     """Return what a span shows."""
     if not hasattr(frame, "columns"):
         return SpanFinding(span, len(frame))
-    columns = {label: ColumnFinding(cells.dtype, _samples(cells)) for label, cells in frame.items()}
+    columns = {label: ColumnFinding(cells.dtype, _samples(cells, as_json)) for label, cells in frame.items()}
     return SpanFinding(span, len(frame), columns)
 
 
-def _samples(cells: pd.Series[Any]) -> tuple[Any, ...]:
+def _samples(cells: pd.Series[Any], as_json: bool) -> tuple[Any, ...]:
     """Return values from which pandas infers the same type as from all of a column."""
     import pandas as pd
 
@@ -114,15 +114,18 @@ def _samples(cells: pd.Series[Any]) -> tuple[Any, ...]:
         return (1, None) if integers else (0.5, *null)
     if isinstance(cells.dtype, pd.CategoricalDtype) or kind != "O":
         return ()
-    by_class = {type(value): value for value in reversed(values.tolist())}
-    if not by_class.keys() <= {bool, int, float, str, list, dict}:
+    kinds = list(dict.fromkeys(type(value) for value in values))
+    if not set(kinds) <= {bool, int, float, str, list, dict}:
         return ()
-    if int in by_class:
-        integers = [value for value in values if type(value) is int]
-        by_class[int] = max(integers, key=abs)
-    if by_class.keys() == {str}:
-        return _text_samples(values)
-    return (*by_class.values(), *null)
+    stand_ins = {bool: True, float: 0.5, list: (), int: 1}
+    if int in kinds:
+        stand_ins[int] = max((value for value in values if type(value) is int), key=abs)
+    if str in kinds:
+        texts = values[[type(value) is str for value in values]]
+        if kinds == [str] and not as_json:
+            return _text_samples(texts)
+        stand_ins[str] = "x" if pd.to_numeric(texts, errors="coerce").isna().any() else texts.iloc[0]
+    return (*(stand_ins.get(kind, ()) for kind in kinds), *null)
 
 
 def _text_samples(values: pd.Series[Any]) -> tuple[Any, ...]:

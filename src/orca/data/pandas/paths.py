@@ -97,7 +97,7 @@ def _files_in(fs: Any, folder: str, partition: tuple[tuple[str, str], ...]) -> l
         pair = _PARTITION.fullmatch(name_of(entry["name"]))
         if entry["type"] != "directory":
             files += _visible(fs, entry, partition)
-        elif pair:
+        elif pair and not pair["name"].startswith(("_", ".")):
             files += _files_in(fs, entry["name"], (*partition, (unquote(pair["name"]), pair["value"])))
     return files
 

@@ -173,7 +173,7 @@ class Reading:
                 logger.debug("%s is read by one task: %s", span.file.path, error)
                 return SpanFinding(span), None
             raise DataError(self.form.explained(span.file, error)) from None
-        return find(span, frame), frame
+        return find(span, frame, self.form.function == "read_json"), frame
 
 
 def _is_trial() -> bool:
