@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +120,33 @@ def test_tables_and_images_of_hdfs_are_read() -> None:
     assert "all read" in output
     assert f"nothing, spark No such file or directory: '{folder}/nothing.csv'" in output
     assert f"nothing, pandas No such file or directory: '{folder}/nothing.csv'" in output
+
+
+ON_RAY = """
+import sys
+from pathlib import Path
+import pandas as pd
+from orca import init_orca_context, stop_orca_context
+from orca.data.pandas import read_csv
+from orca.errors import DataError
+
+folder = Path(sys.argv[1])
+(folder / "a.csv").write_text("n,w\\n1,7\\n")
+(folder / "b.csv").write_text("n,w\\n0.5,x\\n")
+init_orca_context(runtime="ray", cores=2)
+shards = read_csv(str(folder))
+print(type(shards).__name__, pd.concat(shards.collect(), ignore_index=True).to_dict("list"))
+try:
+    read_csv(str(folder), dtype={"w": int})
+except DataError as error:
+    print(error)
+stop_orca_context()
+"""
+
+
+@pytest.mark.full
+def test_files_are_read_on_ray_alone_with_the_types_of_pandas(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    output = run_program(ON_RAY, args=[str(tmp_path)]).stdout
+    assert "RayXShards {'n': [1.0, 0.5], 'w': ['7', 'x']}" in output
+    assert "b.csv cannot be read by pandas.read_csv" in output and "(column 'w')" in output

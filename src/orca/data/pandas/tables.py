@@ -204,7 +204,9 @@ def read_tables(form: Format, finish: Finish, files: Sequence[DataFile]) -> Spar
             schema = merged(findings, form)
             if all(schema.fits(finding) for finding in findings):
                 finish.frame(schema.empty(), files[0])  # refuses columns that are not there
-                return shards or engine.shards(groups, replace(reading, schema=schema))
+                if shards is None:
+                    return engine.shards(groups, replace(reading, schema=schema))  # type: ignore[no-any-return]
+                return shards  # type: ignore[no-any-return]
             reading = replace(reading, schema=schema)
         uncut |= refusals
         if shards is not None:
