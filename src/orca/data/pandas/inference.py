@@ -144,9 +144,12 @@ def _text_samples(values: pd.Series[Any]) -> tuple[Any, ...]:
 
 
 def _integers(values: Iterable[int]) -> list[int]:
-    """Return integers of the same ranges: pandas tells negative, int64, uint64 and larger ones apart."""
-    edges = (-_LARGE, 0, _LARGE, 2 * _LARGE)
-    stand_ins = (-2 * _LARGE, -1, 1, _LARGE, 2 * _LARGE)
+    """Return integers of the same ranges: pandas tells negative, int64, uint64 and larger ones apart.
+
+    Among nullable types, 0 and 1 are also booleans.
+    """
+    edges = (-_LARGE, 0, 2, _LARGE, 2 * _LARGE)
+    stand_ins = (-2 * _LARGE, -1, 1, 2, _LARGE, 2 * _LARGE)
     return [stand_ins[sum(value >= edge for edge in edges)] for value in values]
 
 
