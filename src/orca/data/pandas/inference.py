@@ -117,7 +117,7 @@ def _samples(cells: pd.Series[Any], as_json: bool) -> tuple[Any, ...]:
     kinds = list(dict.fromkeys(type(value) for value in values))
     if not set(kinds) <= {bool, int, float, str, list, dict}:
         return ()
-    stand_ins = {bool: True, float: 0.5, list: (), int: 1}
+    stand_ins: dict[type, Any] = {bool: True, float: 0.5, int: 1}
     if int in kinds:
         stand_ins[int] = max((value for value in values if type(value) is int), key=abs)
     if str in kinds:
@@ -125,7 +125,7 @@ def _samples(cells: pd.Series[Any], as_json: bool) -> tuple[Any, ...]:
         if kinds == [str] and not as_json:
             return _text_samples(texts)
         stand_ins[str] = "x" if pd.to_numeric(texts, errors="coerce").isna().any() else texts.iloc[0]
-    return (*(stand_ins.get(kind, ()) for kind in kinds), *null)
+    return (*(stand_ins.get(kind, ("a list",)) for kind in kinds), *null)
 
 
 def _text_samples(values: pd.Series[Any]) -> tuple[Any, ...]:
@@ -173,7 +173,8 @@ def _merged_type(label: Any, findings: Sequence[SpanFinding], form: Format) -> A
     if len(dtypes) == 1 and dtypes[0] is not None and not (is_inferred and str(dtypes[0]) == "object"):
         return dtypes[0]
     if is_inferred:
-        return _inferred(list(dict.fromkeys(value for values in samples for value in values)), form)
+        different = {(type(value), value): value for values in samples for value in values}  # True == 1
+        return _inferred(list(different.values()), form)
     special = [column.dtype for column in columns if column.samples != (None,)]
     if all(isinstance(dtype, pd.CategoricalDtype) for dtype in special):
         categories = dict.fromkeys(value for dtype in special for value in dtype.categories)

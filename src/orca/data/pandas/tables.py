@@ -85,7 +85,7 @@ class Finish:
 
 
 def _labels(option: str, chosen: Any, labels: list[Any]) -> list[Any]:
-    names = [chosen] if isinstance(chosen, str | int) else list(chosen)
+    names: list[Any] = [chosen] if isinstance(chosen, str | int) else list(chosen)
     strange = [one for one in names if one not in labels and not (isinstance(one, int) and 0 <= one < len(labels))]
     if strange:
         raise DataError(f"{option} names {strange}, which are not among the columns {labels}.")
@@ -132,7 +132,7 @@ class Reading:
                 rows, is_last = sum(map(len, parts)), number == len(group)
                 if not parts or (not is_last and (self.size is None or rows < self.size)):
                     continue
-                is_fresh = self.form.has_fresh_index(parts)
+                is_fresh = self.finish.index is None and self.form.has_fresh_index(parts)
                 whole = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=is_fresh)
                 size = self.size or max(rows, 1)
                 stop = max(rows, 1) if is_last else rows // size * size
@@ -240,7 +240,7 @@ class _OnSpark:
         """Read all spans; return what is found in them, and the shards if they are computed at once."""
         if not self._is_eager or (reading.finish.needs_schema() and reading.schema is None):
             return None, self._mapped(groups, reading.survey).collect()
-        report = self._context.accumulator([], _Lists())  # type: ignore[arg-type]
+        report: Any = self._context.accumulator([], _Lists())  # type: ignore[arg-type]
         self._context.setLocalProperty(_TRIAL, "true")
         try:
             shards = self.shards(groups, replace(reading, report=report))
