@@ -114,7 +114,8 @@ def timed(pipeline: Callable[[Path], tuple[float, ...]], folder: Path) -> tuple[
 
 
 def by_shards(folder: Path) -> tuple[float, ...]:
-    ratings = read_csv(str(folder / "ratings.csv")).transform_shard(lambda frame: frame[frame["rating"] >= LEAST])
+    ratings = read_csv(str(folder / "ratings.csv"), parse_dates=["when"])
+    ratings = ratings.transform_shard(lambda frame: frame[frame["rating"] >= LEAST])
     ratings.cache()
     items = ratings.group_by("item", agg={"rating": "mean", "user": "count"})
     joined = ratings.to_lazy().merge(items, on="item")  # it is used once, and need not be kept

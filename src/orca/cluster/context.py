@@ -351,7 +351,7 @@ class OrcaContext(metaclass=OrcaContextMeta):
     """The cluster of this program, and its settings (set them on the class, before they are needed).
 
     * ``log_output`` (False): write the JVM's output to Python's standard output; set it before init_orca_context.
-    * ``pandas_read_backend`` ("spark"): "spark" or "pandas": the reader of read_csv and read_json.
+    * ``pandas_read_backend`` ("spark"): with "pandas", `lines` of read_json is False unless given.
     * ``serialize_data_creator`` (False): run the data creators of one node one after the other.
     * ``train_data_store`` ("DRAM"): "DRAM", "PMEM" or "DISK_n", where training data is kept.
     * ``barrier_mode`` (True): start Ray on Spark in one barrier job.

@@ -7,14 +7,13 @@ memory once: the Arrow form of a column is freed as soon as pandas has it. Pytho
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orca.data.refusals import other_header as other_header  # for the readers of files
 from orca.data.refusals import refused
 from orca.data.shard import SparkXShards
 from orca.data.slices import FRAME
@@ -26,24 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def frame_shards(
-    frame: DataFrame,
-    check: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
-    finish: Callable[[pd.DataFrame], Any] | None = None,
-    class_name: str = FRAME,
-) -> SparkXShards:
+
+def frame_shards(frame: DataFrame) -> SparkXShards:
     """Return a Spark DataFrame as XShards of pandas DataFrames, at least one of each partition.
 
     Timestamps are those of the session's time zone, without a zone. ML vectors become arrays.
 
     Args:
         frame: The DataFrame. `OrcaContext._shard_size` says how many rows a shard has; unset, a partition is a shard.
-        check: Looks at every block of rows before it leaves Spark, and may change its columns.
-        finish: Turns the pandas DataFrame of a shard into the shard.
-        class_name: The name of the class of `finish`'s results.
-
-    Raises:
-        DataError: `check` or `finish` refused the rows, when shards are computed at once.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -52,15 +41,13 @@ def frame_shards(
     frame = _without_vectors(frame)
     labels = tuple(frame.columns)
     plain = frame.toDF(*(f"c{number}" for number in range(len(labels))))  # whatever the names, Arrow takes them
-    blocks = Blocks(check)
     # Before Spark 4 it knows no time zones; here they do not matter.
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    template = blocks.seen(pa.RecordBatch.from_pylist([], to_arrow_schema(plain.schema, **zone)))
-    rdd = plain.mapInArrow(blocks, "columns array<binary>").rdd
+    template = _local_times(pa.RecordBatch.from_pylist([], to_arrow_schema(plain.schema, **zone)))
+    rdd = plain.mapInArrow(_blocks, "columns array<binary>").rdd
     if not rdd.getNumPartitions():  # as of limit(0)
         rdd = rdd.ctx.parallelize([], 1)
-    assembly = Assembly(labels[: template.num_columns], template.schema, OrcaContext._shard_size, finish)
-    return computed(rdd.mapPartitions(assembly), class_name)
+    return computed(rdd.mapPartitions(Assembly(labels, template.schema, OrcaContext._shard_size)), FRAME)
 
 
 def computed(rdd: RDD[Any], class_name: str) -> SparkXShards:
@@ -73,27 +60,21 @@ def computed(rdd: RDD[Any], class_name: str) -> SparkXShards:
         return SparkXShards(rdd, class_name=class_name)
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Arrow batches on their way out of Spark: one row a block, one Arrow message a column."""
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield Arrow batches on their way out of Spark: one row a block, one Arrow message a column."""
+    for batch in batches:
+        messages = [_message(column) for column in _local_times(batch).columns]
+        cells = pa.array([messages], pa.list_(pa.binary()))
+        yield pa.RecordBatch.from_arrays([cells], ["columns"])
 
-    check: Callable[[pa.RecordBatch], pa.RecordBatch] | None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each block as it comes."""
-        for batch in batches:
-            messages = [_message(column) for column in self.seen(batch).columns]
-            cells = pa.array([messages], pa.list_(pa.binary()))
-            yield pa.RecordBatch.from_arrays([cells], ["columns"])
-
-    def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a block after its check, with timestamps as the clock of the session shows them."""
-        batch = self.check(batch) if self.check else batch
-        columns = [
-            pc.local_timestamp(column) if pa.types.is_timestamp(column.type) and column.type.tz else column
-            for column in batch.columns
-        ]
-        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+def _local_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a block with timestamps as the clock of the session shows them."""
+    columns = [
+        pc.local_timestamp(column) if pa.types.is_timestamp(column.type) and column.type.tz else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 @dataclass(frozen=True)
@@ -103,16 +84,11 @@ class Assembly:
     labels: tuple[Any, ...]
     schema: pa.Schema
     size: int | None
-    finish: Callable[[pd.DataFrame], Any] | None
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yield the shards of rows that `Blocks` made."""
-        return self.shards(_batch(row[0]) for row in rows)
-
-    def shards(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-        """Yield the shards; one without rows where the partition has none."""
+        """Yield the shards of rows of `_blocks`; one without rows if the partition has none."""
         empty = True
-        for table in _tables(batches, self.size):
+        for table in _tables((_batch(row[0]) for row in rows), self.size):
             empty = False
             yield self._shard(table)
         if empty:
@@ -121,7 +97,7 @@ class Assembly:
     def _shard(self, tables: list[pa.Table]) -> Any:
         shard = _to_pandas(tables)
         shard.columns = list(self.labels)
-        return self.finish(shard) if self.finish else shard
+        return shard
 
 
 def _tables(batches: Iterator[pa.RecordBatch], size: int | None) -> Iterator[list[pa.Table]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orca.data.pandas.paths import DataFile, dealt, files_at, path_list
+from orca.data.pandas.paths import DataFile, files_at, path_list
 from orca.errors import ArgumentError, DataError
 
 
@@ -62,17 +62,11 @@ def test_a_path_must_be_one(path: Any) -> None:
         path_list(path)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "tasks", "groups"),
-    [
-        ([1] * 9, 3, [3, 3, 3]),
-        ([100, 1, 1, 1], 2, [1, 3]),
-        ([1, 1], 5, [1, 1]),
-        ([1 << 30, 1 << 30], 1, [1, 1]),
-        ([0, 0, 0], 2, [1, 2]),
-    ],
-)
-def test_files_are_dealt_by_size_and_stay_in_order(sizes: list[int], tasks: int, groups: list[int]) -> None:
-    files = [DataFile(str(number), size) for number, size in enumerate(sizes)]
-    parts = dealt(files, tasks)
-    assert [len(part) for part in parts] == groups and [file for part in parts for file in part] == files
+def test_folders_of_partitions_are_opened_and_others_are_not(tmp_path: Path) -> None:
+    for name in ("day=1/hour=a%2Fb/x.csv", "day=2/hour=c/x.csv", "day=2/_SUCCESS", "plain/x.csv", "_day=3/x.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("n\n1\n")
+    (tmp_path / "day=3").mkdir()
+    files = files_at([str(tmp_path)])
+    assert [file.partition for file in files] == [(("day", "1"), ("hour", "a%2Fb")), (("day", "2"), ("hour", "c"))]
+    assert [file.partition for file in files_at([f"{tmp_path}/day=2"])] == [(("hour", "c"),)]

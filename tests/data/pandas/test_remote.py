@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -66,13 +67,11 @@ assert whole(read_json(f"{remote}/one.json", lines=True)).a.tolist() == [1, 2]
 assert whole(read_csv(f"{remote}/cut.csv")).a.tolist() == [1, 3]
 
 OrcaContext.pandas_read_backend = "spark"
-if remote.startswith("hdfs"):
-    assert whole(read_csv(f"{remote}/cut.csv")).a.tolist() == [1, 3]
-    assert whole(read_json(f"{remote}/one.json")).a.tolist() == [1, 2]
+if remote.startswith("hdfs"):  # this Spark has no client for S3
     OrcaContext.get_spark_session().range(3).write.parquet(f"{remote}/table")
     assert whole(read_parquet(f"{remote}/table")).id.tolist() == [0, 1, 2]
-else:  # this Spark has no client for it
-    print("cut", refusal(read_csv, f"{remote}/cut.csv"))
+else:
+    print("parquet", refusal(read_parquet, f"{remote}/table"))
 
 frame = pd.DataFrame({"n": np.arange(10), "word": list("abcdefghij")})
 XShards.partition(frame, 3).save_parquet(f"{remote}/saved")
@@ -108,9 +107,9 @@ def test_tables_and_images_of_s3_are_read(s3: dict[str, str]) -> None:
     make = "import fsspec; fsspec.filesystem('s3').mkdir('box')\n"
     output = run_program(make + PROGRAM, env=s3, args=["s3://box/folder"]).stdout
     assert "all read" in output
-    assert "nothing, spark Spark cannot open s3a://box/folder/nothing.csv" in output
-    assert "nothing, pandas No such file or directory: 's3://box/folder/nothing.csv'" in output
-    assert "cut Spark cannot open s3a://box/folder/cut.csv" in output and "pandas_read_backend = 'pandas'" in output
+    for backend in ("spark", "pandas"):
+        assert f"nothing, {backend} No such file or directory: 's3://box/folder/nothing.csv'" in output
+    assert "parquet Spark cannot open s3a://box/folder/table" in output
 
 
 @pytest.mark.yarn
@@ -119,5 +118,35 @@ def test_tables_and_images_of_hdfs_are_read() -> None:
     folder = f"hdfs:///user/ann/{uuid.uuid4().hex[:8]}"
     output = run_program(PROGRAM, env={"HADOOP_USER_NAME": "ann"}, args=[folder]).stdout
     assert "all read" in output
-    assert f"nothing, spark Path does not exist: {folder}/nothing.csv" in output
+    assert f"nothing, spark No such file or directory: '{folder}/nothing.csv'" in output
     assert f"nothing, pandas No such file or directory: '{folder}/nothing.csv'" in output
+
+
+ON_RAY = """
+import sys
+from pathlib import Path
+import pandas as pd
+from orca import init_orca_context, stop_orca_context
+from orca.data.pandas import read_csv
+from orca.errors import DataError
+
+folder = Path(sys.argv[1])
+(folder / "a.csv").write_text("n,w\\n1,7\\n")
+(folder / "b.csv").write_text("n,w\\n0.5,x\\n")
+init_orca_context(runtime="ray", cores=2)
+shards = read_csv(str(folder))
+print(type(shards).__name__, pd.concat(shards.collect(), ignore_index=True).to_dict("list"))
+try:
+    read_csv(str(folder), dtype={"w": int})
+except DataError as error:
+    print(error)
+stop_orca_context()
+"""
+
+
+@pytest.mark.full
+def test_files_are_read_on_ray_alone_with_the_types_of_pandas(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    output = run_program(ON_RAY, args=[str(tmp_path)]).stdout
+    assert "RayXShards {'n': [1.0, 0.5], 'w': ['7', 'x']}" in output
+    assert "b.csv cannot be read by pandas.read_csv" in output and "(column 'w')" in output

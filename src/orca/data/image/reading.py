@@ -179,7 +179,7 @@ def _labelled(pair: tuple[str, bytes], label_func: Callable[[str], Any] | None) 
 
 
 def _spark_contents(file_path: Any, ending: str) -> RDD[tuple[str, bytes]]:
-    from orca.data.pandas.table import loaded
+    from orca.data.pandas.spark_files import loaded
 
     frame = loaded("binaryFile", path_list(file_path), {"pathGlobFilter": f"*{ending}"}).select("path", "content")
     rdd = frame.rdd.map(lambda row: (row[0], bytes(row[1])))

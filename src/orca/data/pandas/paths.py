@@ -1,4 +1,4 @@
-"""Paths: the files of a reader. Owns lists, globs and folders, and how files are distributed over tasks."""
+"""Paths: the files of a reader. Owns lists, globs, folders, and folders of folders such as `colour=red`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from orca.errors import ArgumentError, DataError
 from orca.storage.files import filesystem, name_of
 
-_TASK_BYTES = 128 << 20  # as in Spark
+_PARTITION = re.compile(r"(?P<name>[^=]+)=(?P<value>.+)")
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file and its size."""
+    """A file.
+
+    Attributes:
+        path: Its path.
+        size: Its bytes.
+        partition: The name and the value of each folder such as `colour=red` between the path that was named and it.
+    """
 
     path: str
     size: int
+    partition: tuple[tuple[str, str], ...] = ()
 
 
 def path_list(file_path: Any) -> list[str]:
@@ -57,25 +65,6 @@ def files_at(paths: Iterable[str]) -> list[DataFile]:
     return [file for file in files if file.size] or files[:1]
 
 
-def dealt(files: list[DataFile], tasks: int) -> list[list[DataFile]]:
-    """Return the files in groups of about equal size, in their order: one for each task, more if files are large.
-
-    Example:
-        >>> files = [DataFile("a", 5), DataFile("b", 1), DataFile("c", 4)]
-        >>> [[file.path for file in group] for group in dealt(files, 2)]
-        [['a'], ['b', 'c']]
-    """
-    total = sum(file.size for file in files)
-    count = min(len(files), max(tasks, -(-total // _TASK_BYTES)))
-    groups: list[list[DataFile]] = [[] for _ in range(count)]
-    before = 0
-    for file in files:  # each goes to the group of its middle byte; empty files count as one byte
-        middle = before + (file.size + 1) / 2
-        groups[min(count - 1, int(middle * count / (total + len(files))))].append(file)
-        before += file.size + 1
-    return [group for group in groups if group]
-
-
 def _alternatives(path: str) -> list[str]:
     match = re.search(r"\{([^{}]*)\}", path)
     if match is None:
@@ -89,23 +78,36 @@ def _files(path: str) -> list[DataFile]:
     if fs.isfile(place):
         return [_file(path, fs.info(place))]
     if fs.isdir(place):
-        entries = {str(entry["name"]): entry for entry in fs.ls(place, detail=True)}
+        files = _files_in(fs, place, ())
     else:
         entries = fs.glob(place, detail=True) if re.search(r"[*?\[]", place) else {}
-    if not entries:
-        what = "the folder holds no file" if fs.exists(place) else "No such file or directory"
-        raise DataError(f"{what}: {path!r}. Check the path; workers must reach it too.")
-    files = []
-    for name, entry in sorted(entries.items()):
-        if entry["type"] == "directory" and not fs.isdir(place):  # a glob of folders
-            files += _files(fs.unstrip_protocol(name))
-        elif entry["type"] != "directory" and not name_of(name).startswith(("_", ".")):
-            files.append(_file(fs.unstrip_protocol(name), entry))
+        if not entries:
+            raise DataError(f"No such file or directory: {path!r}. Check the path; workers must reach it too.")
+        files = []
+        for name, entry in sorted(entries.items()):
+            files += _files_in(fs, name, ()) if entry["type"] == "directory" else _visible(fs, entry, ())
     if not files:
-        raise DataError(f"the folder holds no file: {path!r}. Check the path.")
+        raise DataError(f"the folder holds no file: {path!r}. Check the path; workers must reach it too.")
     return files
 
 
-def _file(path: str, info: Mapping[str, Any]) -> DataFile:
+def _files_in(fs: Any, folder: str, partition: tuple[tuple[str, str], ...]) -> list[DataFile]:
+    files = []
+    for entry in sorted(fs.ls(folder, detail=True), key=lambda entry: str(entry["name"])):
+        pair = _PARTITION.fullmatch(name_of(entry["name"]))
+        if entry["type"] != "directory":
+            files += _visible(fs, entry, partition)
+        elif pair and not pair["name"].startswith(("_", ".")):
+            files += _files_in(fs, entry["name"], (*partition, (unquote(pair["name"]), pair["value"])))
+    return files
+
+
+def _visible(fs: Any, entry: Mapping[str, Any], partition: tuple[tuple[str, str], ...]) -> list[DataFile]:
+    """Return the file of an entry, unless it is hidden."""
+    is_hidden = name_of(entry["name"]).startswith(("_", "."))
+    return [] if is_hidden else [_file(fs.unstrip_protocol(entry["name"]), entry, partition)]
+
+
+def _file(path: str, info: Mapping[str, Any], partition: tuple[tuple[str, str], ...] = ()) -> DataFile:
     size = info.get("size")
-    return DataFile(path, 1 if size is None else int(size))  # some filesystems do not know sizes
+    return DataFile(path, 1 if size is None else int(size), partition)  # some filesystems do not know sizes

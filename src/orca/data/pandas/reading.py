@@ -1,39 +1,46 @@
-"""Reading: read_csv, read_json, read_parquet. Owns the choice of Spark or pandas (OrcaContext.pandas_read_backend)."""
+"""Reading: read_csv, read_json, read_parquet. Owns the keywords that pandas' readers do not have."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orca.data.pandas.files import shards_by_pandas
-from orca.data.pandas.paths import path_list
-from orca.data.pandas.table import loaded, shards_of_csv, shards_of_json
+from orca.data.pandas.formats import Format
+from orca.data.pandas.partitions import partition_frame
+from orca.data.pandas.paths import DataFile, files_at, path_list
+from orca.data.pandas.spark_files import loaded, parquet_frame
+from orca.data.pandas.tables import Finish, read_tables
 from orca.data.spark_frames import frame_shards
-from orca.errors import ArgumentError, DataError
+from orca.errors import DataError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from orca.data.ray_shards import RayXShards
     from orca.data.shard import SparkXShards
 
 
-def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards:
+def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
     """Read CSV files into XShards of pandas DataFrames.
+
+    pandas reads them on the workers, large files in ranges of lines. The rows and types are those of
+    ``pandas.concat([pandas.read_csv(file, **kwargs) for file in files])``, with one type for a column in all shards:
+    the one that pandas infers from the rows of all files. Partition columns (folders such as ``colour=red``) come last.
 
     Args:
         file_path: A file, a folder, a glob, a list of these, or a comma-separated string; on this machine (all workers
             must see it), or at `hdfs://`, `s3://` and so on.
-        kwargs: Keywords of pandas.read_csv. Spark, the usual backend, takes header, names, usecols, dtype, squeeze,
-            index_col, sep, delimiter, quotechar, escapechar, comment, skipinitialspace, na_values (one text), encoding,
-            encoding_errors ("strict", "replace") and on_bad_lines ("error", "skip"). With
-            ``OrcaContext.pandas_read_backend = "pandas"`` pandas reads whole files on the workers, with any keyword.
+        kwargs: Keywords of pandas.read_csv, and `squeeze`. Files are read whole, each by one task, if they are
+            compressed or in an encoding such as UTF-16, if fields have line breaks, and with keywords such as
+            `skipfooter`, `nrows`, `comment`, `converters` or `engine`.
 
     Returns:
-        XShards of DataFrames, or of Series with squeeze=True. ``OrcaContext._shard_size`` is the rows of a shard;
-        unset, each partition is one.
+        XShards of DataFrames, or of Series with squeeze=True; on Ray if the program runs on Ray alone.
+        ``OrcaContext._shard_size`` is the rows of a shard; unset, each partition is one.
 
     Raises:
-        ArgumentError: A keyword that the backend does not take.
-        DataError: There is nothing at a path, columns do not fit, or rows are malformed.
+        ArgumentError: A keyword that pandas does not have, or one that asks for parts of a file (`chunksize`).
+        DataError: There is nothing at a path, columns do not fit, or pandas refuses a file.
 
     Example:
         ::
@@ -41,25 +48,52 @@ def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards:
             shards = orca.data.pandas.read_csv("ratings/*.csv", usecols=["user", "item"], dtype={"user": "int32"})
             shards = shards.transform_shard(lambda frame: frame[frame.user > 0])
     """
-    return _read("read_csv", shards_of_csv, file_path, kwargs)
+    files = files_at(path_list(file_path))
+    partitions = partition_frame(files)
+    squeeze = bool(kwargs.pop("squeeze", False))
+    usecols = kwargs.get("usecols")
+    if usecols is not None and not callable(usecols):
+        chosen = [usecols] if isinstance(usecols, str) else list(usecols)
+        kwargs["usecols"] = [one for one in chosen if one not in partitions]
+        if not kwargs["usecols"]:
+            raise DataError(f"usecols chooses none of the columns in the files; got {usecols!r}.")
+        partitions = partitions[[name for name in partitions if name in chosen]]
+    elif usecols is not None:
+        partitions = partitions[[name for name in partitions if usecols(name)]]
+    form = Format("read_csv", kwargs)
+    form.probe(files[0])
+    return read_tables(form, Finish(_by_folder(files, partitions), squeeze=squeeze), files)
 
 
-def read_json(file_path: Any, **kwargs: Any) -> SparkXShards:
+def read_json(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
     """Read JSON files into XShards of pandas DataFrames.
 
     Args:
         file_path: As in read_csv.
-        kwargs: Spark takes names, usecols, dtype, squeeze, index_col, encoding and lines (True, one object a line;
-            False, each file an array of objects). The pandas backend takes all of pandas.read_json.
+        kwargs: Keywords of pandas.read_json, and `names`, `usecols`, `index_col` and `squeeze`, which mean what they do
+            in read_csv. `lines` is True unless given: each line is an object. With lines=False, or with an `orient`,
+            each file is read whole by one task. If ``OrcaContext.pandas_read_backend`` is "pandas", `lines` is False
+            unless given, as in pandas.
 
     Returns:
         XShards as read_csv returns.
 
     Raises:
-        ArgumentError: A keyword that the backend does not take.
-        DataError: There is nothing at a path, columns do not fit, or rows are malformed.
+        ArgumentError: A keyword that pandas does not have, or one that asks for parts of a file (`chunksize`).
+        DataError: There is nothing at a path, columns do not fit, or pandas refuses a file.
     """
-    return _read("read_json", shards_of_json, file_path, kwargs)
+    from orca.cluster.context import OrcaContext
+
+    files = files_at(path_list(file_path))
+    partitions = partition_frame(files)
+    own = {name: kwargs.pop(name, None) for name in ("names", "usecols", "index_col")}
+    squeeze = bool(kwargs.pop("squeeze", False))
+    is_plain = kwargs.get("orient") is None and kwargs.get("typ", "frame") == "frame"
+    kwargs.setdefault("lines", is_plain and OrcaContext.pandas_read_backend == "spark")
+    form = Format("read_json", kwargs)
+    form.probe(files[0])
+    finish = Finish(_by_folder(files, partitions), own["names"], own["usecols"], own["index_col"], squeeze)
+    return read_tables(form, finish, files)
 
 
 def read_parquet(
@@ -67,19 +101,24 @@ def read_parquet(
 ) -> SparkXShards:
     """Read Parquet files into XShards of pandas DataFrames, with Spark.
 
+    Columns have the types that fit the values of all files: int32 and int64 become int64, integers and floats float64.
+    A column that only some files have is null in the rows of the others.
+
     Args:
         file_path: As in read_csv.
         columns: The columns to read; all unless given.
         schema: Names and types to read the files with, as Spark's StructType or text ("id bigint, name string").
-        options: Options of Spark's reader, such as mergeSchema=True.
+        options: Options of Spark's reader.
 
     Returns:
         XShards as read_csv returns; columns of ML vectors become arrays.
 
     Raises:
-        DataError: There is nothing at a path, or no column of a name.
+        DataError: There is nothing at a path, no column of a name, or files have a column with types such as text and
+            numbers.
     """
-    frame = loaded("parquet", path_list(file_path), options, schema)
+    paths = path_list(file_path)
+    frame = parquet_frame(paths, options) if schema is None else loaded("parquet", paths, options, schema)
     names = frame.columns if columns is None else [columns] if isinstance(columns, str) else list(columns)
     missing = [name for name in names if name not in frame.columns]
     if missing:
@@ -87,17 +126,7 @@ def read_parquet(
     return frame_shards(frame.select(*(f"`{name}`" for name in names)))
 
 
-def _read(name: str, by_spark: Callable[..., SparkXShards], file_path: Any, kwargs: Mapping[str, Any]) -> SparkXShards:
-    from orca.cluster.context import OrcaContext
-
-    paths = path_list(file_path)
-    if OrcaContext.pandas_read_backend == "pandas":
-        return shards_by_pandas(name, paths, kwargs)
-    parameters = list(inspect.signature(by_spark).parameters)[1:]
-    strange = sorted(set(kwargs) - set(parameters))
-    if strange:
-        raise ArgumentError(
-            f"{name} by Spark does not take {', '.join(strange)}; it takes {', '.join(parameters)}. pandas takes all "
-            "of its own: OrcaContext.pandas_read_backend = 'pandas'."
-        )
-    return by_spark(paths, **kwargs)
+def _by_folder(files: Sequence[DataFile], partitions: pd.DataFrame) -> dict[Any, pd.DataFrame]:
+    """Return the row of partition columns for the files of each folder."""
+    folders = {file.partition: number for number, file in enumerate(files)}
+    return {folder: partitions.iloc[[number]] for folder, number in folders.items()} if len(partitions.columns) else {}
