@@ -1,4 +1,4 @@
-"""How much of the package runs between a call of `fit` and the first batch: a stranger reads these files to follow it."""
+"""How much of the package runs between a call of `fit` and the first batch: the files that one reads to follow it."""
 
 from __future__ import annotations
 
