@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-
 def frame_shards(frame: DataFrame) -> SparkXShards:
     """Return a Spark DataFrame as XShards of pandas DataFrames, at least one of each partition.
 
