@@ -127,6 +127,7 @@ stop_orca_context()
 
 
 @pytest.mark.full
+@pytest.mark.timeout(240)  # Ray tries for 20 s to join with no token, or with a wrong one
 def test_a_ray_that_asks_for_a_token_is_joined_with_it_and_named_without() -> None:
     code = """
         import os, socket, subprocess, sys, tempfile, time
@@ -166,4 +167,4 @@ def test_a_ray_that_asks_for_a_token_is_joined_with_it_and_named_without() -> No
                 head.terminate()
                 head.wait()
         """
-    run_program(code, args=[JOIN], timeout=115)
+    run_program(code, args=[JOIN], timeout=200)
