@@ -117,3 +117,54 @@ except Exception as error:
     said = run_program(PRELUDE + code, env=QUIET).stdout
     assert "has no argument 'object_store_memry'. Did you mean 'object_store_memory'?" in said
     assert "OrcaError could not reach Ray at 'ray://127.0.0.1:9'" in said
+
+
+JOIN = """
+from orca import init_orca_context, stop_orca_context
+print(init_orca_context(runtime="ray", address="127.0.0.1:PORT").num_nodes)
+stop_orca_context()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)  # Ray tries for 20 s to join with no token, or with a wrong one
+def test_a_ray_that_asks_for_a_token_is_joined_with_it_and_named_without() -> None:
+    code = """
+        import os, socket, subprocess, sys, tempfile, time
+        from pathlib import Path
+
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+
+        def join(**variables):
+            command = [sys.executable, "-c", sys.argv[1].replace("PORT", str(port))]
+            return subprocess.run(command, env=without | variables, capture_output=True, text=True)
+
+        with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as home:
+            token = Path(home, ".ray", "auth_token")
+            token.parent.mkdir()
+            token.write_text("0123456789abcdef" * 4)
+            token.chmod(0o600)
+            without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+            without |= {"HOME": home, "RAY_USAGE_STATS_ENABLED": "0"}
+            options = ["--port", str(port), "--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--temp-dir", home]
+            options += ["--include-dashboard", "false", "--dashboard-agent-listen-port", "0", "--block"]
+            head = subprocess.Popen(
+                [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", *options],
+                env=without | {"RAY_AUTH_MODE": "token"},
+            )
+            try:
+                deadline = time.monotonic() + 60
+                while (joined := join(RAY_AUTH_MODE="token")).returncode:
+                    assert time.monotonic() < deadline, joined.stderr
+                assert joined.stdout.strip() == "1"
+                other = token.rename(Path(home, "elsewhere"))
+                assert join(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(other)).stdout.strip() == "1"
+                assert "set RAY_AUTH_MODE=token before this program starts" in join().stderr
+                wrong = join(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="f" * 64)
+                assert "check that the token is the one of that Ray" in wrong.stderr
+            finally:
+                head.terminate()
+                head.wait()
+        """
+    run_program(code, args=[JOIN], timeout=200)

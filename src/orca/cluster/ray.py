@@ -244,7 +244,7 @@ class RayAlone:
         except Exception as error:
             ray.shutdown()
             where = "start Ray on this machine" if self.starts else f"join Ray at {self.address!r}"
-            hint = "" if self.starts else f" {_about_token()}"
+            hint = f". {_about_token()}" if not self.starts and isinstance(error, ConnectionError) else ""
             raise OrcaError(f"could not {where}: {type(error).__name__}: {error}{hint}") from error
         self._folder = connection.address_info["session_dir"] if self.starts else ""
         return connection
@@ -662,20 +662,13 @@ def _knock(address: str | None) -> None:
 
 
 def _about_token() -> str:
-    """Return what may be wrong with the token that a Ray asks for: its own errors do not say that it does."""
-    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
-    place = "RAY_AUTH_TOKEN" if "RAY_AUTH_TOKEN" in os.environ else file
-    if os.environ.get("RAY_AUTH_MODE") != "token":
-        return (
-            "If it was started with RAY_AUTH_MODE=token, set RAY_AUTH_MODE=token before this program starts, and its "
-            "token in RAY_AUTH_TOKEN, in a file named by RAY_AUTH_TOKEN_PATH, or in ~/.ray/auth_token."
-        )
-    if place == file and not os.path.isfile(file):
-        return (
-            f"RAY_AUTH_MODE=token is set, and there is no token in {file}. Set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH "
-            "to a file with the token of that Ray."
-        )
-    return f"RAY_AUTH_MODE=token is set: check that the token in {place} is the one of that Ray."
+    """Return what may be wrong with the token that a Ray asks for: its ConnectionError does not say that it does."""
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return "RAY_AUTH_MODE=token is set: check that the token is the one of that Ray."
+    return (
+        "If it was started with RAY_AUTH_MODE=token, set RAY_AUTH_MODE=token before this program starts, and its token "
+        "in RAY_AUTH_TOKEN, in a file named by RAY_AUTH_TOKEN_PATH, or in ~/.ray/auth_token."
+    )
 
 
 def _address_info(ray: Any, connection: Any) -> dict[str, Any]:
