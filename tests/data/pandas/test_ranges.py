@@ -16,7 +16,7 @@ from orca.data.pandas.inference import merged
 from orca.data.pandas.partitions import partition_frame
 from orca.data.pandas.paths import DataFile, files_at
 from orca.data.pandas.spans import cut
-from orca.data.pandas.tables import Finish, Reading
+from orca.data.pandas.tables import Finish, TableTask
 from orca.errors import DataError
 
 pd = pytest.importorskip("pandas")
@@ -39,7 +39,7 @@ OPTIONS = [
 
 def read(form: Format, files: list[DataFile], size: int) -> tuple[Any, int]:
     """Return the rows of files, read in ranges of some bytes, and the number of ranges."""
-    reading = Reading(form, Finish({}), None)
+    reading = TableTask(form, Finish({}), None)
     uncut: set[str] = set()
 
     def is_cuttable(file: DataFile) -> bool:

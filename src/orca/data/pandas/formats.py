@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from fsspec.utils import infer_compression, read_block
 
 from orca.data.pandas.paths import DataFile
-from orca.data.pandas.spans import Span
+from orca.data.pandas.spans import FileRange
 from orca.errors import ArgumentError, DataError
 from orca.storage.files import filesystem, is_local
 
@@ -108,7 +108,7 @@ class Format:
             and isinstance(self._used.get("header", 0), int | str)
         )
 
-    def frame(self, span: Span, types: Mapping[Any, Any]) -> Any:
+    def frame(self, span: FileRange, types: Mapping[Any, Any]) -> Any:
         """Return the rows of a span.
 
         Args:
@@ -186,7 +186,7 @@ class Format:
         if self.function != "read_csv" or dtype is None:
             return None
         try:
-            texts = Format(self.function, {**self.options, "dtype": str}).frame(Span(file, 0, None), {})
+            texts = Format(self.function, {**self.options, "dtype": str}).frame(FileRange(file, 0, None), {})
         except (ValueError, TypeError, LookupError, OSError):
             return None
         for label, kind in (dtype if isinstance(dtype, Mapping) else dict.fromkeys(texts.columns, dtype)).items():
@@ -200,8 +200,10 @@ class Format:
 
     def plain(self) -> Format:
         """Return the format of small tables from which types are inferred."""
-        names = ("lines", "dtype_backend")
-        return Format(self.function, {name: self.options[name] for name in names if name in self.options})
+        options: dict[str, Any] = {"lines": True} if self.function == "read_json" else {}
+        if "dtype_backend" in self.options:
+            options["dtype_backend"] = self.options["dtype_backend"]
+        return Format(self.function, options)
 
     def probe(self, file: DataFile) -> None:
         """Read the first row of a file, if it may be read in ranges: most keywords that do not fit fail here.

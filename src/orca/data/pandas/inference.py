@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from orca.data.pandas.formats import Format
-from orca.data.pandas.spans import Span
+from orca.data.pandas.spans import FileRange
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class SpanFinding:
         columns: The columns in their order.
     """
 
-    span: Span
+    span: FileRange
     rows: int | None = None
     columns: Mapping[Any, ColumnFinding] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ def _dtype(kind: Any) -> Any:
     return pd.Series([], dtype=str).dtype if kind is str else kind
 
 
-def find(span: Span, frame: Any, as_json: bool) -> SpanFinding:
+def find(span: FileRange, frame: Any, as_json: bool) -> SpanFinding:
     """Return what a span shows."""
     if not hasattr(frame, "columns"):
         return SpanFinding(span, len(frame))

@@ -11,7 +11,7 @@ MOST_BYTES, OPENING_BYTES = 128 << 20, 4 << 20  # as in Spark: the most bytes of
 
 
 @dataclass(frozen=True)
-class Span:
+class FileRange:
     """The lines of a file that begin in a range of bytes.
 
     Attributes:
@@ -31,7 +31,7 @@ def cut(
     tasks: int,
     most: int = MOST_BYTES,
     opening: int = OPENING_BYTES,
-) -> list[list[Span]]:
+) -> list[list[FileRange]]:
     """Return the spans that each task reads, in the order of the files; sizes are chosen as Spark does.
 
     Files of more than one round of tasks are read in rounds of one size, so that no core waits in the last one.
@@ -51,7 +51,7 @@ def cut(
     total = sum(file.size for file in files)
     rounds = max(1, -(-total // (tasks * most)))
     task_bytes = min(most, max(opening, -(-(total + opening * len(files)) // (tasks * rounds)), 1))
-    groups: list[list[Span]] = [[]]
+    groups: list[list[FileRange]] = [[]]
     group_bytes = 0
     for file in files:
         step = task_bytes if is_cuttable(file) else max(file.size, 1)
@@ -60,6 +60,6 @@ def cut(
             if group_bytes and group_bytes + length > task_bytes:
                 groups.append([])
                 group_bytes = 0
-            groups[-1].append(Span(file, start, length if is_cuttable(file) else None))
+            groups[-1].append(FileRange(file, start, length if is_cuttable(file) else None))
             group_bytes += length + opening
     return groups

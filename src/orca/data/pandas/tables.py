@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orca.data.pandas.formats import Format
 from orca.data.pandas.inference import Schema, SpanFinding, find, merged
 from orca.data.pandas.paths import DataFile
-from orca.data.pandas.spans import MOST_BYTES, OPENING_BYTES, Span, cut
+from orca.data.pandas.spans import MOST_BYTES, OPENING_BYTES, FileRange, cut
 from orca.data.slices import FRAME, SERIES
 from orca.data.spark_frames import computed, refused
 from orca.errors import DataError
@@ -93,7 +93,7 @@ def _labels(option: str, chosen: Any, labels: list[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TableTask:
     """A task that reads groups of spans as shards.
 
     Attributes:
@@ -110,7 +110,7 @@ class Reading:
     schema: Schema | None = None
     report: Any = None
 
-    def __call__(self, groups: Iterable[list[Span]]) -> Iterator[Any]:
+    def __call__(self, groups: Iterable[list[FileRange]]) -> Iterator[Any]:
         """Yield shards, at least one of a group.
 
         Raises:
@@ -146,7 +146,7 @@ class Reading:
         """Return the name of the shards' class."""
         return SERIES if self.finish.squeeze or self.form.options.get("typ") == "series" else FRAME
 
-    def survey(self, groups: Iterable[list[Span]]) -> Iterator[SpanFinding]:
+    def survey(self, groups: Iterable[list[FileRange]]) -> Iterator[SpanFinding]:
         """Yield what is found in each span.
 
         Raises:
@@ -156,7 +156,7 @@ class Reading:
             for span in group:
                 yield self.read(span)[0]
 
-    def read(self, span: Span) -> tuple[SpanFinding, Any]:
+    def read(self, span: FileRange) -> tuple[SpanFinding, Any]:
         """Return what is found in a span, and its rows; None if pandas refuses a range.
 
         Raises:
@@ -193,7 +193,7 @@ def read_tables(form: Format, finish: Finish, files: Sequence[DataFile]) -> Spar
 
     cluster = OrcaContext.cluster()
     engine: Any = _OnRay(cluster) if cluster is not None and cluster.runtime == "ray" else _OnSpark()
-    reading = Reading(form, finish, OrcaContext._shard_size)
+    reading = TableTask(form, finish, OrcaContext._shard_size)
     uncut: set[str] = set()
     for _ in range(_MOST_ROUNDS):
         groups = cut(files, partial(_is_cuttable, form=form, uncut=uncut), *engine.sizes())
@@ -236,7 +236,9 @@ class _OnSpark:
         opening = conf.get("spark.sql.files.openCostInBytes", str(OPENING_BYTES))
         return self._context.defaultParallelism, int(to_bytes(most)), int(to_bytes(opening))
 
-    def attempt(self, groups: list[list[Span]], reading: Reading) -> tuple[SparkXShards | None, list[SpanFinding]]:
+    def attempt(
+        self, groups: list[list[FileRange]], reading: TableTask
+    ) -> tuple[SparkXShards | None, list[SpanFinding]]:
         """Read all spans; return what is found in them, and the shards if they are computed at once."""
         if not self._is_eager or (reading.finish.needs_schema() and reading.schema is None):
             return None, self._mapped(groups, reading.survey).collect()
@@ -249,11 +251,11 @@ class _OnSpark:
         findings = {finding.span: finding for finding in report.value}  # a task may have run twice
         return shards, [findings[span] for group in groups for span in group]
 
-    def shards(self, groups: list[list[Span]], reading: Reading) -> SparkXShards:
+    def shards(self, groups: list[list[FileRange]], reading: TableTask) -> SparkXShards:
         """Return the shards of spans."""
         return computed(self._mapped(groups, reading), reading.class_name())
 
-    def _mapped(self, groups: list[list[Span]], task: Callable[..., Iterator[Any]]) -> Any:
+    def _mapped(self, groups: list[list[FileRange]], task: Callable[..., Iterator[Any]]) -> Any:
         return self._context.parallelize(groups, len(groups)).mapPartitions(hdfs.Reaching(task))
 
 
@@ -280,16 +282,16 @@ class _OnRay:
         """Return how many tasks run at a time, the most bytes of one, and the cost of opening a file."""
         return self._cores, MOST_BYTES, OPENING_BYTES
 
-    def attempt(self, groups: list[list[Span]], reading: Reading) -> tuple[None, list[SpanFinding]]:
+    def attempt(self, groups: list[list[FileRange]], reading: TableTask) -> tuple[None, list[SpanFinding]]:
         """Return what is found in all spans."""
         return None, self._groups(groups).rdd.mapPartitions(hdfs.Reaching(reading.survey)).collect()
 
-    def shards(self, groups: list[list[Span]], reading: Reading) -> RayXShards:
+    def shards(self, groups: list[list[FileRange]], reading: TableTask) -> RayXShards:
         """Return the shards of spans, which Ray computes in the background."""
         lists = self._groups(groups)
         return lists._child(lists.rdd.mapPartitions(hdfs.Reaching(reading)), reading.class_name())
 
-    def _groups(self, groups: list[list[Span]]) -> RayXShards:
+    def _groups(self, groups: list[list[FileRange]]) -> RayXShards:
         from orca.data.ray_shards import RayXShards
 
         return RayXShards.of([group] for group in groups)
