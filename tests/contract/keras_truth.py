@@ -339,7 +339,7 @@ def train(case: Case, world: World, rows: dict[str, Any], heartbeat: Heartbeat) 
         learner = cloudpickle.loads(cloudpickle.dumps(learner))
         plan = FitPlan(epochs, case.batch_size, shuffle=True, seed=SEED)
         history, state = FitJob(learner, plan, (), state)(world, parts, heartbeat)
-        state = world.broadcast(state)
+        state = cloudpickle.loads(world.broadcast(cloudpickle.dumps(state)))  # as the driver sends it
         lines += history.epochs
     feed = Feed(parts["train"], world, case.batch_size, shuffle=True, seed=SEED)
     valid = Feed(parts["valid"], world, case.batch_size, shuffle=False, seed=SEED)

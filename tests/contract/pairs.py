@@ -364,7 +364,7 @@ def _train(case: Case, world: World, rows: dict[str, Any], heartbeat: Heartbeat)
     def fit(state: State | None) -> Any:
         learner = cloudpickle.loads(cloudpickle.dumps(case.learner()))
         history, after = FitJob(learner, plan, (), state)(world, parts, heartbeat)
-        return history, world.broadcast(after)
+        return history, cloudpickle.loads(world.broadcast(cloudpickle.dumps(after)))  # as the driver sends it
 
     try:
         history, state = fit(None)

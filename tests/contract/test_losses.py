@@ -186,7 +186,7 @@ class Everything:
                 plan = FitPlan(EPOCHS, ROWS, seed=3, weighted=case.weighed is not None)
                 rows = held(world, cut, x, y if case.weighed is None else weigh(y, case.weighed))
                 history, state = FitJob(learner, plan, (), None)(world, rows, heartbeat)
-                state = world.broadcast(state)
+                state = cloudpickle.loads(world.broadcast(cloudpickle.dumps(state)))  # as the driver sends it
                 judged = EvaluateJob(learner, 5, (), state, weighted=plan.weighted)(world, rows, heartbeat)[0]
                 done[name, shape] = history, state, judged["val_loss"]
         for cut in NORMED if world.size == 2 else ():

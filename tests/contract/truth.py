@@ -488,7 +488,7 @@ def train(case: Case, world: World, rows: dict[str, Any], heartbeat: Heartbeat) 
         learner = cloudpickle.loads(cloudpickle.dumps(case.learner()))
         plan = FitPlan(epochs, case.batch_size, shuffle=True, seed=SEED, callbacks=case.callbacks)
         history, state = FitJob(learner, plan, case.metrics(), state)(world, parts, heartbeat)
-        state = world.broadcast(state)
+        state = cloudpickle.loads(world.broadcast(cloudpickle.dumps(state)))  # as the driver sends it
         lines += history.epochs
     feed = Feed(parts["train"], world, case.batch_size, shuffle=True, seed=SEED)
     return Outcome(steps_of(feed, sum(FITS)), lines, state.payload if world.rank == 0 else None)
