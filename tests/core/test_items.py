@@ -107,6 +107,8 @@ def crafted(plain: Any, rest: bytes = b"") -> bytes:
         crafted(["array", "<f8", [1]], bytes(9)),
         crafted(["array", "|O", [1]], bytes(8)),
         crafted(["array", "<U1000000000", [1000]]),
+        crafted(["array", "<U0", [1 << 40]]),
+        crafted(["array", "|S0", [2]]),
         crafted(["array", "|V8", [1]], bytes(8)),
         crafted(["array", "float8_nothing", [1]], bytes(8)),
         crafted(["array", "float4_e2m1fn.__class__", [1]], bytes(8)),
@@ -161,6 +163,7 @@ def test_arrays_come_back_writable_whatever_their_order_and_kind() -> None:
     assert decode(encode(half)).dtype == ml_dtypes.bfloat16 and (decode(encode(half)) == half).all()
     scalar = decode(encode(half[1]))
     assert scalar == 1 and scalar.dtype == ml_dtypes.bfloat16
+    assert [decode(encode(text)) for text in (np.str_(""), np.bytes_(b""))] == ["", b""]
     cells = np.array(["a", None, b"c", 4, np.arange(2)], dtype=object)
     back = decode(encode(cells))
     assert back.dtype == object and list(back[:4]) == ["a", None, b"c", 4] and back[4].tolist() == [0, 1]

@@ -63,6 +63,17 @@ def test_a_processor_on_which_a_matrix_product_works_is_left_alone(cpuinfo: Path
     assert processor.VARIABLE not in os.environ
 
 
+def test_a_trial_runs_no_file_of_the_working_directory(
+    cpuinfo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    for name in ("resource", "torch", "numpy"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(run)!r}, 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    assert processor.amx() in (processor.WORKS, processor.FAILS)
+    assert not run.exists()
+
+
 def test_a_processor_that_dies_is_tried_once_and_kept_from_amx(tries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(4) as pool:  # ranks that start together
         assert [future.result() for future in [pool.submit(processor.amx) for _ in range(4)]] == ["fails"] * 4

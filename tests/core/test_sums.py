@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from threading import Barrier
 
 import numpy as np
 import pytest
 
+from orca.core.engine import is_secondary
 from orca.core.sums import Meeting, SharedSums, shared_sums
 from orca.errors import OrcaError
 from orca.monitor.heartbeat import Heartbeat
@@ -142,6 +144,39 @@ def test_no_rank_shares_where_one_cannot_reach_the_others(monkeypatch: pytest.Mo
     assert joined(3, "\0orca-nobody-listens-here") == [None] * 3
     monkeypatch.delattr(os, "memfd_create")
     assert joined(2) == [None] * 2
+
+
+@pytest.mark.parametrize("timeout", [None, 10.0])
+def test_strangers_who_fill_the_queue_of_a_rank_hold_up_nobody(timeout: float | None) -> None:
+    meeting, caller = Meeting(2, 0, "secret"), Meeting(2, 1, "secret")
+    with ExitStack() as stack:
+        with suppress(BlockingIOError):  # the queue is full
+            while True:
+                stranger = stack.enter_context(socket.socket(socket.AF_UNIX))
+                stranger.setblocking(False)
+                stranger.connect(meeting.name)
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(caller.call, meeting.name, timeout)
+            try:
+                assert call.result(5.0) is None
+            finally:
+                meeting.close()  # ends a call that waits
+    caller.close()
+
+
+def test_rank_0_that_ends_before_it_shared_its_memory_is_lost_to_the_others() -> None:
+    first, second = Meeting(2, 0, "secret"), Meeting(2, 1, "secret")
+
+    def agree(mine: bool) -> bool:
+        for link in first.admit({1}, 5.0):
+            link.close()
+        return mine
+
+    with pytest.raises(RuntimeError, match="rank 0 ended before it shared its memory") as caught:
+        shared_sums(second, [first.name, second.name], agree, 5.0, Heartbeat())
+    assert is_secondary(caught.value)
+    first.close()
+    second.close()
 
 
 def test_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -189,12 +191,12 @@ class Kept(asyncio.Protocol):
 @contextmanager
 def listening(lines: int = 5) -> Iterator[tuple[int, Reception]]:
     """Yield the port of an event loop that echoes to those who know the secret, and its reception."""
-    loop, server = asyncio.SelectorEventLoop(), socket.create_server(("127.0.0.1", 0), backlog=600)
+    loop, server = asyncio.SelectorEventLoop(), socket.create_server(("127.0.0.1", 0))
     reception = Reception(loop, KEY, "the test", lines, lambda rank: Kept())
     closing = loop.create_future()
 
     async def serve() -> None:
-        listener = await loop.create_server(reception, sock=server, backlog=600)
+        listener = await reception.serve(server, 2)
         await closing
         listener.close()
         reception.close()
@@ -220,6 +222,26 @@ def test_strangers_who_hold_hundreds_of_connections_keep_no_rank_out(caplog: pyt
             rank.sendall(b"in")
             assert rank.recv(2) == b"in"
     assert len(caplog.records) == 6 and "which are not shown" in caplog.records[-1].getMessage()
+
+
+def test_strangers_who_come_at_once_take_no_more_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+    """They have come while the event loop had something else to do."""
+    strangers, busy = 700, threading.Event()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with listening() as (port, reception), ExitStack() as stack:
+        connect("127.0.0.1", port, KEY, 0, 3.0, 3.0).close()  # it serves
+        reception.loop.call_soon_threadsafe(busy.wait, 10.0)
+        try:
+            for _ in range(strangers):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), 3.0))
+            highest = max(map(int, os.listdir("/proc/self/fd")))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, highest + 260), hard))
+            busy.set()
+            assert eventually(lambda: reception.refused == strangers - handshake.STRANGERS)
+        finally:
+            busy.set()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not any(record.name == "asyncio" for record in caplog.records)  # it had nothing to complain about
 
 
 def test_half_messages_and_garbage_are_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from orca.errors import ArgumentError
 from orca.monitor.protocol import Malformed
 
 _LENGTH = struct.Struct("<Q")  # of the JSON, which comes first; then the bytes of all arrays
-_DTYPE = re.compile(r"[<>|=][biufcSU]\d+|[<>|=][mM]8(\[\d*\w+\])?")
+_DTYPE = re.compile(r"[<>|=]([biufc]\d+|[SU][1-9]\d*)|[<>|=][mM]8(\[\d*\w+\])?")
 _FEWER_BITS = re.compile(r"bfloat16|float[468]_\w+|u?int[24]")  # the types of ml_dtypes
 _JSON_INTEGERS = 1 << 63  # larger ones go as hexadecimal texts: reading them takes no longer than their length
 _TRAVELS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {}
@@ -124,7 +124,8 @@ _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozens
 def _plain_array(value: np.ndarray | np.generic, buffers: list[bytes]) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         raise Unsendable("ranks cannot tell each other a masked array. Fill it (array.filled()), and send its mask.")
-    kind, tag = value.dtype, "array" if isinstance(value, np.ndarray) else "scalar"
+    tag, value = "array" if isinstance(value, np.ndarray) else "scalar", np.asarray(value)
+    kind = value.dtype  # of an array, as the one of an empty text has no bytes
     if kind.kind in "OT":  # objects, and texts of any length
         array = np.asarray(value, object)
         return ["objects", list(array.shape), *(_plain(cell, buffers) for cell in array.reshape(-1))]

@@ -22,10 +22,10 @@ WITHOUT_AMX = "AVX512_CORE_FP16"  # the most that oneDNN uses without AMX
 WORKS, FAILS = "works", "fails"
 CPUINFO, BOOT = Path("/proc/cpuinfo"), Path("/proc/sys/kernel/random/boot_id")
 TRIAL = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+import sys
 sys.path[:] = filter(None, sys.path)  # not the working directory
-import torch
+import resource, torch
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 matrix = torch.randn(64, 64, dtype=torch.bfloat16)
 (matrix @ matrix).sum().item()
 """
@@ -70,8 +70,9 @@ def amx() -> str:
         verdict = os.pread(file, len(WORKS) + 1, 0).decode("ascii", "replace")
         if verdict not in (WORKS, FAILS):
             verdict = _tried()
-            os.ftruncate(file, 0)
-            os.pwrite(file, verdict.encode(), 0)
+            with suppress(OSError):  # a disk that is full
+                os.ftruncate(file, 0)
+                os.pwrite(file, verdict.encode(), 0)
         return verdict
     finally:
         os.close(file)

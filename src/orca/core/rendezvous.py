@@ -94,7 +94,7 @@ class Rendezvous:
             return _Connection(values, connections)
 
         reception = Reception(self._loop, self._key, "the ranks' rendezvous", STRANGERS_LINES, admit)
-        server = await self._loop.create_server(reception, sock=self._server, backlog=self._size + BACKLOG)
+        server = await reception.serve(self._server, self._size)
         try:
             await self._closing
         finally:
@@ -112,7 +112,7 @@ class _Values:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.values: dict[bytes, bytes] = {}
-        self.waiting: dict[object, tuple[list[bytes], Callable[[], None]]] = {}
+        self.waiting: dict[asyncio.TimerHandle, tuple[list[bytes], Callable[[], None]]] = {}
 
     def ask(self, kind: int, seconds: float, texts: list[bytes], answer: Answer) -> None:
         """Answer a request, now or when the keys that it waits for are there."""
@@ -147,22 +147,22 @@ class _Values:
 
     def _set(self, key: bytes, value: bytes) -> None:
         self.values[key] = value
-        ready = [(ticket, found) for ticket, (keys, found) in self.waiting.items() if self._has(keys)]
-        for ticket, found in ready:
-            del self.waiting[ticket]
+        ready = [(timer, found) for timer, (keys, found) in self.waiting.items() if self._has(keys)]
+        for timer, found in ready:
+            del self.waiting[timer]
+            timer.cancel()
             found()
 
     def _wait(self, keys: list[bytes], seconds: float, found: Callable[[], None], answer: Answer) -> None:
         if self._has(keys):
             return found()
-        ticket = object()
-        self.waiting[ticket] = keys, found
 
         def give_up() -> None:
-            if self.waiting.pop(ticket, None) is not None:
-                answer(TIMED_OUT, b"")
+            del self.waiting[timer]
+            answer(TIMED_OUT, b"")
 
-        self.loop.call_later(min(seconds, _NO_LIMIT), give_up)
+        timer = self.loop.call_later(min(seconds, _NO_LIMIT), give_up)
+        self.waiting[timer] = keys, found
 
 
 def _integer(text: bytes) -> int:

@@ -134,9 +134,10 @@ class Meeting:
     def call(self, name: str, timeout: float | None) -> socket.socket | None:
         """Return a connection to the rank that listens at this address; None where it cannot be reached."""
         link = socket.socket(socket.AF_UNIX)
-        link.settimeout(timeout)
+        link.setblocking(False)  # there is room in its queue at once, or none
         try:
             link.connect(name)
+            link.settimeout(timeout)
             if _is_mine(link):
                 link.sendall(self._proof(self.rank, name))
                 return link
@@ -211,8 +212,11 @@ def shared_sums(
         return None
     links += meeting.admit(set(range(rank + 1, size)), timeout)
     if rank:
+        _, memory, *_ = socket.recv_fds(links[0], 1, 1)
+        if not memory:
+            raise RuntimeError("Connection closed by peer: rank 0 ended before it shared its memory")
         os.close(meeting.memory)
-        _, (meeting.memory, *_), *_ = socket.recv_fds(links[0], 1, 1)
+        meeting.memory = memory[0]
     else:
         for link in links:
             socket.send_fds(link, [_READY], [meeting.memory])

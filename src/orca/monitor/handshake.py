@@ -28,7 +28,7 @@ from typing import cast
 
 from orca.errors import OrcaError
 
-STRANGERS = 256  # connections without the proof that are open at a time
+STRANGERS = 240  # connections without the proof that may wait; with those that come and go just now, at most 256
 BACKLOG = 4 * STRANGERS  # connections that the system queues: where it has no room, callers wait for seconds
 PROOF_WITHIN = 5.0  # seconds a new connection has to prove that it knows the secret
 RETRY_FOR = 20.0  # seconds in which a caller that is cut off tries again: strangers may have taken its place
@@ -38,6 +38,7 @@ _NONCE = _MAC = 32
 _RANK = struct.Struct("<I")
 _OPENING = len(_MAGIC) + _NONCE
 _PROOF = _RANK.size + _MAC
+_BATCH = 4  # connections that are taken from the queue of the system at a time; up to four such batches come and go
 
 logger = logging.getLogger(__name__)
 
@@ -188,9 +189,13 @@ class Reception:
         self.waiting: dict[_Stranger, None] = {}  # the oldest first
         self.refused = 0
 
-    def __call__(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
-        return _Stranger(self)
+    async def serve(self, sock: socket.socket, ranks: int) -> asyncio.Server:
+        """Accept the connections of a listening socket, for which so many ranks and many strangers may queue."""
+        # asyncio accepts as many connections at once as its backlog says, before it calls the protocol of the first:
+        # strangers would take all descriptors of the process, and every failed accept is logged.
+        server = await self.loop.create_server(lambda: _Stranger(self), sock=sock, backlog=_BATCH)
+        sock.listen(ranks + BACKLOG)
+        return server
 
     def close(self) -> None:
         """Drop all that wait."""

@@ -17,7 +17,7 @@ from orca.errors import ArgumentError, OrcaError, WorkerFailed
 from orca.monitor import exits, failures, protocol
 from orca.monitor.exits import SILENT_END
 from orca.monitor.failures import Failure, Sign, primary_of
-from orca.monitor.handshake import BACKLOG, Reception, key_of
+from orca.monitor.handshake import Reception, key_of
 from orca.monitor.heartbeat import Beat, EpochEnd
 from orca.monitor.protocol import (
     HUB,
@@ -169,7 +169,7 @@ class Hub:
     async def _serve(self) -> None:
         key = key_of(self.ticket.secret, HUB)
         reception = Reception(self._loop, key, "the hub", STRANGERS_LINES, self._admit)
-        server = await self._loop.create_server(reception, sock=self._door, backlog=self.size + BACKLOG)
+        server = await reception.serve(self._door, self.size)
         pause = max(0.02, min(1.0, self.stall / 4 if self.stall > 0 else 1.0))
         glance = self._last_progress = time.monotonic()
         try:

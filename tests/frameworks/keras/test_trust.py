@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ tf = pytest.importorskip("tensorflow")
 tf_keras = pytest.importorskip("tf_keras")
 
 from orca.errors import ArgumentError  # noqa: E402
+from orca.frameworks.keras import trust  # noqa: E402
 from orca.frameworks.keras.files import load_model, load_weights, save_model  # noqa: E402
 
 FAMILIES = pytest.mark.parametrize("family", [keras, tf_keras], ids=lambda family: str(family.__name__))
@@ -292,6 +294,35 @@ def test_a_file_of_keras_3_is_judged_the_same_way(scene: Scene, attack: str) -> 
     layers, match = NEW_FILES[attack]
     begin = layer("InputLayer", {"batch_shape": [None, 4], "name": "in"})
     scene.loads_nothing(scene.keras([begin, *layers], "3.9.0"), match)
+
+
+@pytest.mark.parametrize("part", ["model", "loss"])
+def test_a_saved_model_elsewhere_is_not_loaded(scene: Scene, part: str) -> None:
+    """The layer of Keras 2 that loads one is not public; a file may name it all the same."""
+    run = str(scene.run)
+
+    class Served(tf.Module):  # type: ignore[name-defined,misc]
+        @tf.function(input_signature=[tf.TensorSpec((None, 4))])
+        def serve(self, x: Any) -> Any:
+            with tf.control_dependencies([tf.io.write_file(run, "x")]):
+                return tf.identity(x)
+
+    tf.saved_model.save(Served(), str(scene.folder / "served"))
+    reloaded = layer("ReloadedLayer", {"filepath": str(scene.folder / "served")}, "keras.src.export.export_lib")
+    config = {"compile_config": {"optimizer": "sgd", "loss": reloaded}} if part == "loss" else reloaded
+    scene.loads_nothing(scene.keras([first(), dense()], **config), CODE)
+
+
+@FAMILIES
+def test_no_other_class_of_keras_takes_a_path(family: Any) -> None:
+    """A new one that does needs a judgement of its own."""
+    words = {"path", "file", "filepath", "filename", "file_path", "url", "directory", "folder"}
+    takers = {
+        kind.__name__
+        for kind in trust._classes(family.__name__)
+        if words & set(inspect.signature(kind.__init__).parameters)  # type: ignore[misc]
+    }
+    assert takers <= trust._RUNNING
 
 
 @pytest.mark.parametrize("key", ["model_config", "training_config"])

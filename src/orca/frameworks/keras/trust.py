@@ -40,7 +40,7 @@ _BASES = (
     *("quantizers.QuantizationConfig",),
 )
 # Layers of Keras that run what is in a file: pickles of torch, and SavedModels at a path that the file tells.
-_RUNNING = {"TorchModuleWrapper", "TFSMLayer"}
+_RUNNING = {"TorchModuleWrapper", "TFSMLayer", "ReloadedLayer"}
 _FUNCTIONS = ("activations", "constraints", "initializers", "losses", "metrics", "ops", "random", "regularizers")
 _NO_FUNCTIONS = {"get", "serialize", "deserialize"}
 # What Keras 2 may make layers of: TensorFlow's functions that only compute.
@@ -61,7 +61,7 @@ _OPS_OF_CHECKPOINTS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFile
 _OPS_OUTSIDE = (  # parts of the names of TensorFlow's operations that touch files, other processes or Python
     *("File", "PyFunc", "Print", "Debug", "Dump", "Dataset", "Reader", "Summary", "Remote", "Rpc", "Restore", "Save"),
     *("Checkpoint", "ImportEvent", "DataService", "Lmdb", "LMDB", "Sql", "LoadAndRemap", "GenerateVocab"),
-    *("Write", "ImmutableConst", "FixedUnigram", "DecodeProto", "EncodeProto"),
+    *("Write", "ImmutableConst", "FixedUnigram", "DecodeProto", "EncodeProto", "Abort"),
 )
 
 
