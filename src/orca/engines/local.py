@@ -161,7 +161,7 @@ def main(rank: int, work: int, share: int, result: int) -> None:
     """Run one rank; work, share and result are open files.
 
     Raises:
-        SystemExit: The rank failed, and the driver knows why.
+        SystemExit: The rank failed, and the driver knows why or is gone.
     """
     envelope: Envelope = pickle.loads(_contents(work))
     for entry in envelope.path:
@@ -175,6 +175,8 @@ def main(rank: int, work: int, share: int, result: int) -> None:
         answer = run_rank(envelope, rank, _peer, items)
     except ReportedFailure:
         raise SystemExit(1) from None
+    except Parted as error:  # the driver is gone: nobody needs a traceback
+        raise SystemExit(str(error)) from None
     with os.fdopen(result, "wb") as file_of_result:
         file_of_result.write(_LENGTH.pack(len(answer)))
         file_of_result.write(answer)

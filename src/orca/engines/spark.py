@@ -56,7 +56,7 @@ from orca.core.source import Shards
 from orca.core.world import Peer
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 from orca.monitor.background import beside
-from orca.monitor.failures import carried_by, carrier_of
+from orca.monitor.failures import carried_by, carrier_of, made_by_user
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 from orca.monitor.spark_logs import muted
@@ -247,7 +247,7 @@ class SparkEngine:
         if (reported := carried_by(text)) is not None:
             return reported.error()
         match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
-        return error if match is None else DataError(match[1])
+        return (made_by_user(text) or error) if match is None else DataError(match[1])
 
 
 def _inheriting(session: SparkSession, work: Callable[[], None]) -> Callable[[], None]:

@@ -116,13 +116,13 @@ def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
             raise ArgumentError(
                 f"{path} holds more than tensors (a whole pickled module, perhaps): loading it would run code from "
                 "the file. If you trust it, call load(path, weights_only=False)."
-            ) from error
+            ) from None
         if not weights_only and isinstance(error, AttributeError | ImportError):
             raise ArgumentError(
                 f"{path} holds a whole pickled module, whose class is not here: {error}. Define or import the class "
                 "first, under the same name in the same module (__main__ is the program itself); or save without "
                 "entire=True, and load into an Estimator of the model."
-            ) from error
+            ) from None
         # Not in torch's words by default: they advise weights_only=False for any file.
         words = type(error).__name__ if weights_only else f"{type(error).__name__}: {error}"
         raise ArgumentError(f"{path} cannot be read as a torch file ({words}). Is it complete?") from error
