@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -182,3 +184,29 @@ def test_a_traceback_is_cut_below_a_function(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(verbosity.DEBUG_VARIABLE, "1")
     assert names() == ["names", "verb", "below"]
     assert sys.exc_info() == (None, None, None)
+
+
+def test_of_an_error_of_the_users_code_only_the_users_frames_stay_below_a_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours: dict[str, Any] = {}
+    code = "def through(work):\n    return work()\n\ndef fails():\n    raise ValueError\n"
+    exec(compile(code, f"{tracebacks._HOME}/job.py", "exec"), ours)
+
+    def forward() -> None:
+        ours["fails"]()
+
+    def names(work: Callable[[], None]) -> list[str]:
+        def verb() -> None:
+            ours["through"](lambda: ours["through"](work))
+
+        try:
+            verb()
+        except ValueError as error:
+            tracebacks.cut_between(error, verb.__code__)
+            return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        raise AssertionError
+
+    assert names(forward) == ["names", "verb", "<lambda>", "forward"]
+    monkeypatch.setattr(tracebacks, "owner", lambda file: "orca")  # without a frame of the user's it may be our mistake
+    assert names(forward) == ["names", "verb", "through", "<lambda>", "through", "forward", "fails"]

@@ -136,3 +136,24 @@ def cut_below(error: BaseException, code: CodeType) -> None:
         entry = entry.tb_next
     if entry is not None and not is_debug():
         entry.tb_next = None
+
+
+def cut_between(error: BaseException, code: CodeType) -> None:
+    """Leave in the traceback of an error only the user's frames below the first frame of this code.
+
+    Without one, all stays: the mistake may be ours. All stays as well if every detail is shown.
+    """
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code is not code:
+        entry = entry.tb_next
+    if entry is None or is_debug():
+        return
+    users, below = [], entry.tb_next
+    while below is not None:
+        if not owner(below.tb_frame.f_code.co_filename):
+            users.append(below)
+        below = below.tb_next
+    for frame, following in zip(users, [*users[1:], None], strict=False):
+        frame.tb_next = following
+    if users:
+        entry.tb_next = users[0]
