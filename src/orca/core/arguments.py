@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
+from numbers import Number
 from typing import Any, ParamSpec, TypeVar
 
 from orca.errors import SignatureError, near
@@ -95,4 +96,4 @@ def _refusal(
 
 
 def _holds_rows(value: Any) -> bool:
-    return isinstance(value, list | tuple) or bool(getattr(value, "shape", ()))  # numpy's numbers have an empty one
+    return value is not None and not isinstance(value, Number | str)

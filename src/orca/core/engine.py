@@ -262,7 +262,8 @@ def seal(job: Job, open_rows: Open) -> bytes:
         return dumps((job, open_rows), "the job")
     except ArgumentError:
         pass
-    for part in [getattr(job, "learner", None), getattr(job, "plan", None), job]:
+    parts = vars(job) if hasattr(job, "__dict__") else {}
+    for part in [parts.get("learner"), parts.get("plan"), job]:
         for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
             if name != "learner":
                 dumps(value, name)

@@ -313,7 +313,7 @@ def main(requests: int) -> None:
         local.main(*start.arguments)
     except SystemExit as end:
         if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+            sys.stderr.write(f"{end.code}\n")
         code = 1
     except BaseException:
         sys.excepthook(*sys.exc_info())

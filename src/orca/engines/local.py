@@ -1,6 +1,6 @@
 """LocalEngine: ranks as processes of this machine. Owns starting, watching and ending them.
 
-A rank is `main(RANK, WORK, PIECES, RESULT)` in a process that a ForkServer forks, or, where there is none, that is
+A rank is `main(RANK, WORK, PIECES, RESULT)` in a process that a ForkServer forks, or, if there is none, that is
 started with these arguments: not a fork of the driver (threads and JVMs do not survive one) and not multiprocessing's
 spawn (it imports the user's program again, which then starts everything again). The last three are descriptors of
 files without a name: nothing is left of them, even when the driver is killed.

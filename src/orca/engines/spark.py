@@ -124,11 +124,12 @@ class SparkEngine:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
         work = dumps(task, "the task")
         frame = self._deal((dumps(piece, "the data") for piece in enumerate(pieces)), len(pieces))
-        try:
-            with muted(self.session):
+        with muted(self.session):
+            try:
                 rows = self._collected(frame.mapInArrow(MapTask(work, verbosity()), _RESULT))
-        except Exception as error:
-            raise self._failure(None, error) from None
+            except Exception as error:
+                self._wait_for_tasks()
+                raise self._failure(None, error) from None
         return _assemble(rows, len(pieces))
 
     def _wait_for_tasks(self) -> None:

@@ -15,7 +15,7 @@ from orca.monitor.verbosity import is_debug
 
 LOST_GRACE = 0.5  # seconds after a loss in which a real error of another rank may still arrive
 LAST_GRACE = 2.0  # seconds after the first sign of trouble in which a primary failure is named in any case
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # Python 3.10 has none
+_GROUP: Any = vars(builtins).get("BaseExceptionGroup", ())  # Python 3.10 has none
 TRACE_LIMIT = 64 << 10  # characters of a traceback that travels in another error's text
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from types import CodeType
+from collections.abc import Iterable, Sequence
+from types import CodeType, TracebackType
 from typing import NamedTuple
 
 import orca
@@ -135,7 +135,7 @@ def cut_below(error: BaseException, code: CodeType) -> None:
     while entry is not None and entry.tb_frame.f_code is not code:
         entry = entry.tb_next
     if entry is not None and not is_debug():
-        entry.tb_next = None
+        _link([entry])
 
 
 def cut_between(error: BaseException, code: CodeType) -> None:
@@ -153,7 +153,10 @@ def cut_between(error: BaseException, code: CodeType) -> None:
         if not owner(below.tb_frame.f_code.co_filename):
             users.append(below)
         below = below.tb_next
-    for frame, following in zip(users, [*users[1:], None], strict=False):
-        frame.tb_next = following
     if users:
-        entry.tb_next = users[0]
+        _link([entry, *users])
+
+
+def _link(entries: Sequence[TracebackType]) -> None:
+    for entry, following in zip(entries, [*entries[1:], None], strict=True):
+        entry.tb_next = following
