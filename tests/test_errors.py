@@ -47,6 +47,13 @@ def test_a_workers_failure_says_who_where_and_why(kind: type[WorkerFailed], verb
     assert str(kind(0, "h", "gone")) == f"rank 0 on h {verb}: gone"
 
 
+def test_an_error_of_a_worker_that_is_raised_as_its_class_says_its_class_once() -> None:
+    error = errors.worker_failed("DataError", 3, "node-7", "DataError: column 'y' holds nulls")
+    assert str(error) == "rank 3 on node-7 failed: column 'y' holds nulls" and isinstance(error, DataError)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error) and again.reason == error.reason
+
+
 def test_a_missing_dependency_gives_the_line_that_installs_it() -> None:
     error = MissingDependency.of("ray", "ray", "the ray engine")
     assert str(error) == (

@@ -94,6 +94,7 @@ class WorkerFailed(OrcaError, RuntimeError):
 
     def __str__(self) -> str:
         reason, details = self.shown
+        reason = reason.removeprefix(f"{self.word}: ")  # the traceback begins with it
         text = f"rank {self.rank} on {self.host} {self.verb}: {reason}"
         return f"{text}\n\n{details.rstrip()}" if details else text
 

@@ -78,6 +78,11 @@ def test_a_call_has_the_arguments_and_defaults_of_the_framework_and_documents_ea
          "Estimator.fit() has no argument 'x': data is one argument: fit((x, y)), evaluate((x, y)), predict(x).\n"
          "Estimator.fit() has no argument 'y': "),
         (lambda: local().fit(), "Estimator.fit(): missing a required argument: 'data'. Pass arguments by name: "),
+        (lambda: Estimator.from_keras(model=1), "Estimator.from_keras() has no argument 'model': pass keras_model= "),
+        (lambda: local().fit(np.ones((9, 2)), np.ones(9)),
+         "Estimator.fit(): epochs must be a number, and data is one argument: fit((x, y)), "),
+        (lambda: local().evaluate([1, 2], [1, 2]),
+         "Estimator.evaluate(): batch_size must be a number, and data is one argument: "),
         (lambda: local().evaluate(1, use_gpu=True), "Estimator.evaluate() has no argument 'use_gpu': GPUs need no "),
         (lambda: local().predict(1, features_col="x"),
          "Estimator.predict() has no argument 'features_col'. Did you mean 'feature_cols'?"),
@@ -88,6 +93,7 @@ def test_a_wrong_argument_is_answered_with_the_public_call_and_what_to_write(cal
         call()
     assert str(caught.value).startswith(words)
     assert isinstance(caught.value, TypeError) and isinstance(caught.value, ArgumentError)
+    assert caught.value.__context__ is None  # one traceback
 
 
 def local() -> Any:

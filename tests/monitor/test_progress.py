@@ -19,6 +19,7 @@ from typing import TextIO
 
 import pytest
 
+from orca.monitor import verbosity
 from orca.monitor.heartbeat import Beat, EpochEnd
 from orca.monitor.progress import Progress
 
@@ -193,3 +194,13 @@ def test_nothing_is_written_into_a_pipe() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, env=env, check=True)
     assert (result.stdout, result.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize("level", ["warning", "error"])
+def test_above_info_nothing_is_shown(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    monkeypatch.setattr(verbosity, "_requested", level)
+    with Progress() as progress:
+        progress.beat(Beat(0, 1, 1, 4))
+        progress.end_epoch(EpochEnd(1, ["loss=0.5"], 10.0, 1.0))
+    assert terminal.states == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -41,7 +43,7 @@ def test_the_users_frames_come_first_the_innermost_at_the_top_and_what_to_do_at_
         '  File "/home/me/train.py", line 9, in forward',
         "    return self.block(x)",
         "  ... 3 frames of torch and orca (ORCA_DEBUG=1 shows all)",
-        "Correct the code at blocks.py:21; what it prints on a worker appears here, with its rank.",
+        "Correct the code at blocks.py:21.",
     ]
 
 
@@ -113,6 +115,50 @@ def test_many_frames_and_pages_of_text_are_cut() -> None:
     assert shortened(text).endswith("line 99") and shortened("short") == "short"
 
 
+def test_a_long_line_is_cut() -> None:
+    text = shortened("ValueError: " + "x" * 5_000_000)
+    assert len(text) < tracebacks.LINE_WIDTH + 100 and text.endswith("more characters; ORCA_DEBUG=1 shows all)")
+
+
+def test_the_traceback_in_the_text_of_a_data_loaders_error_is_left_out() -> None:
+    text = "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\nOriginal " + TRACE
+    assert shortened(text).splitlines() == [
+        "RuntimeError: Caught RuntimeError in DataLoader worker process 0.",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+    ]
+
+
+def test_a_layer_that_was_called_with_the_users_data_has_a_remedy_and_other_libraries_have_none() -> None:
+    layer = TRACE.replace("/home/me/", "/usr/lib/python3.12/").replace("module.py", "linear.py")
+    assert digest(layer).splitlines()[-1].startswith("It was called with your data: check that the shapes and types of")
+    other = layer.replace("/torch/nn/modules/", "/torch/distributed/")
+    assert digest(other).splitlines()[-1].startswith("  ... ")
+
+
+def test_of_an_error_that_says_what_to_do_only_the_users_own_code_is_to_be_corrected() -> None:
+    assert digest(TRACE, own=True).splitlines()[-1].startswith("  ... ")  # torch raised it
+    callback = '  File "/home/me/notify.py", line 3, in on_epoch_end\n    send()\nE: x\n'
+    assert digest(TRACE.partition("RuntimeError")[0] + callback, own=True).endswith("Correct the code at notify.py:3.")
+
+
+def test_the_frames_of_a_group_of_exceptions_are_shown() -> None:
+    group = "  + Exception " + TRACE.replace("Traceback", "Group Traceback").replace("\n", "\n  | ")
+    assert digest(group).splitlines()[0] == '  File "/home/me/blocks.py", line 21, in forward'
+    assert digest(group).endswith("Correct the code at blocks.py:21.")
+
+
+def test_the_stack_of_a_crash_begins_with_its_innermost_frame() -> None:
+    stack = f"""Current thread 0x00007f0000000000 (most recent call first):
+  File "{TORCH}", line 3 in call_native_code
+  File "/home/me/net.py", line 9 in forward
+  File "/home/me/net.py", line 5 in outer"""
+    assert digest(stack).splitlines() == [
+        '  File "/home/me/net.py", line 9, in forward',
+        '  File "/home/me/net.py", line 5, in outer',
+        "  ... 1 frames of torch (ORCA_DEBUG=1 shows all)",
+    ]
+
+
 def test_at_debug_all_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(verbosity.DEBUG_VARIABLE, "1")
     text = "\n".join(map(str, range(100)))
@@ -138,3 +184,29 @@ def test_a_traceback_is_cut_below_a_function(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(verbosity.DEBUG_VARIABLE, "1")
     assert names() == ["names", "verb", "below"]
     assert sys.exc_info() == (None, None, None)
+
+
+def test_of_an_error_of_the_users_code_only_the_users_frames_stay_below_a_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours: dict[str, Any] = {}
+    code = "def through(work):\n    return work()\n\ndef fails():\n    raise ValueError\n"
+    exec(compile(code, f"{tracebacks._HOME}/job.py", "exec"), ours)
+
+    def forward() -> None:
+        ours["fails"]()
+
+    def names(work: Callable[[], None]) -> list[str]:
+        def verb() -> None:
+            ours["through"](lambda: ours["through"](work))
+
+        try:
+            verb()
+        except ValueError as error:
+            tracebacks.cut_between(error, verb.__code__)
+            return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        raise AssertionError
+
+    assert names(forward) == ["names", "verb", "<lambda>", "forward"]
+    monkeypatch.setattr(tracebacks, "owner", lambda file: "orca")  # without a frame of the user's it may be our mistake
+    assert names(forward) == ["names", "verb", "through", "<lambda>", "through", "forward", "fails"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from numbers import Number
+from typing import Any, ParamSpec, TypeVar
 
 from orca.errors import SignatureError, near
 
@@ -39,10 +40,9 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise _explain(error, method.__name__, signature, kwargs) from None
+        refusal = _refusal(method.__name__, signature, args, kwargs)
+        if refusal is not None:  # raised outside of any handler: one traceback
+            raise refusal
         return method(*args, **kwargs)
 
     return call
@@ -59,23 +59,41 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], call: str) -> N
     Raises:
         SignatureError: It does not have some of them.
     """
+    if (refusal := _unknown(names, known, call)) is not None:
+        raise refusal
+
+
+def _unknown(names: Iterable[str], known: Collection[str], call: str) -> SignatureError | None:
     unknown = [name for name in names if name not in known]
-    if unknown:
-        raise SignatureError("\n".join(_sentence(name, known, call) for name in unknown))
+    return SignatureError("\n".join(_sentence(name, known, call) for name in unknown)) if unknown else None
 
 
 def _sentence(name: str, known: Collection[str], call: str) -> str:
+    if name == "model" and "keras_model" in known:
+        return f"{call} has no argument 'model': pass keras_model= (a compiled model) or model_creator= (a function)."
     if name in _INSTEAD:
         return f"{call} has no argument {name!r}: {_INSTEAD[name]}."
     meant = near(name, known)
     return f"{call} has no argument {name!r}" + (f".{meant}" if meant else f"; it has {', '.join(known)}.")
 
 
-def _explain(error: TypeError, name: str, signature: inspect.Signature, given: Iterable[str]) -> SignatureError:
+def _refusal(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> SignatureError | None:
+    """Return the error for arguments that do not fit a signature; None if they do."""
     call = f"Estimator.{name}()"
     _, *parameters = signature.parameters.values()  # the first is the Estimator, or its class
     known = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-        refuse_unknown(given, known, call)
-    example = ", ".join(f"{each}=..." for each in known[:3])
-    return SignatureError(f"{call}: {error}. Pass arguments by name: {name}({example}).")
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        accepts_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        example = ", ".join(f"{each}=..." for each in known[:3])
+        other = SignatureError(f"{call}: {error}. Pass arguments by name: {name}({example}).")
+        return (None if accepts_any else _unknown(kwargs, known, call)) or other
+    number = next((each for each in ("epochs", "batch_size") if _holds_rows(given.get(each))), None)
+    return None if number is None else SignatureError(f"{call}: {number} must be a number, and {_DATA}.")
+
+
+def _holds_rows(value: Any) -> bool:
+    return value is not None and not isinstance(value, Number | str)

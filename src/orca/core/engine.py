@@ -230,7 +230,7 @@ def is_secondary(error: BaseException) -> bool:
     """Say whether an error only tells that another rank went away."""
     if type(error).__name__ in ("DistNetworkError", "DistBackendError", "DistStoreError"):
         return True
-    text = str(error)
+    text = reason_of(error)
     return isinstance(error, RuntimeError) and any(
         sign in text for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/transport", "NCCL")
     )
@@ -249,7 +249,7 @@ def dumps(thing: Any, what: str) -> bytes:
             f"{what} cannot be sent to the workers: {type(error).__name__}: {error}. It (or something it refers to, "
             "like an open file, a lock, a socket or a Spark object) cannot be pickled; create such things inside the "
             "creator function, on the worker."
-        ) from error
+        ) from (error if verbosity.is_debug() else None)
 
 
 def seal(job: Job, open_rows: Open) -> bytes:
@@ -261,11 +261,13 @@ def seal(job: Job, open_rows: Open) -> bytes:
     try:
         return dumps((job, open_rows), "the job")
     except ArgumentError:
-        for part in [getattr(job, "learner", None), job]:
-            for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
-                if name != "learner":
-                    dumps(value, name)
-        raise
+        pass
+    parts = vars(job) if hasattr(job, "__dict__") else {}
+    for part in [parts.get("learner"), parts.get("plan"), job]:
+        for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
+            if name != "learner":
+                dumps(value, name)
+    return dumps((job, open_rows), "the job")
 
 
 def _extend_path(entries: Iterable[str]) -> None:

@@ -311,7 +311,9 @@ def main(requests: int) -> None:
     code = 0
     try:
         local.main(*start.arguments)
-    except SystemExit:
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
         code = 1
     except BaseException:
         sys.excepthook(*sys.exc_info())

@@ -1,6 +1,6 @@
 """LocalEngine: ranks as processes of this machine. Owns starting, watching and ending them.
 
-A rank is `main(RANK, WORK, PIECES, RESULT)` in a process that a ForkServer forks, or, where there is none, that is
+A rank is `main(RANK, WORK, PIECES, RESULT)` in a process that a ForkServer forks, or, if there is none, that is
 started with these arguments: not a fork of the driver (threads and JVMs do not survive one) and not multiprocessing's
 spawn (it imports the user's program again, which then starts everything again). The last three are descriptors of
 files without a name: nothing is left of them, even when the driver is killed.
@@ -161,7 +161,7 @@ def main(rank: int, work: int, share: int, result: int) -> None:
     """Run one rank; work, share and result are open files.
 
     Raises:
-        SystemExit: The rank failed, and the driver knows why.
+        SystemExit: The rank failed, and the driver knows why or is gone.
     """
     envelope: Envelope = pickle.loads(_contents(work))
     for entry in envelope.path:
@@ -175,6 +175,8 @@ def main(rank: int, work: int, share: int, result: int) -> None:
         answer = run_rank(envelope, rank, _peer, items)
     except ReportedFailure:
         raise SystemExit(1) from None
+    except Parted as error:  # the driver is gone: nobody needs a traceback
+        raise SystemExit(str(error)) from None
     with os.fdopen(result, "wb") as file_of_result:
         file_of_result.write(_LENGTH.pack(len(answer)))
         file_of_result.write(answer)

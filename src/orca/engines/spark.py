@@ -56,7 +56,7 @@ from orca.core.source import Shards
 from orca.core.world import Peer
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 from orca.monitor.background import beside
-from orca.monitor.failures import carried_by, carrier_of
+from orca.monitor.failures import carried_by, carrier_of, made_by_user
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 from orca.monitor.spark_logs import muted
@@ -124,11 +124,12 @@ class SparkEngine:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
         work = dumps(task, "the task")
         frame = self._deal((dumps(piece, "the data") for piece in enumerate(pieces)), len(pieces))
-        try:
-            with muted(self.session):
+        with muted(self.session):
+            try:
                 rows = self._collected(frame.mapInArrow(MapTask(work, verbosity()), _RESULT))
-        except Exception as error:
-            raise self._failure(None, error) from None
+            except Exception as error:
+                self._wait_for_tasks()
+                raise self._failure(None, error) from None
         return _assemble(rows, len(pieces))
 
     def _wait_for_tasks(self) -> None:
@@ -247,7 +248,7 @@ class SparkEngine:
         if (reported := carried_by(text)) is not None:
             return reported.error()
         match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
-        return error if match is None else DataError(match[1])
+        return (made_by_user(text) or error) if match is None else DataError(match[1])
 
 
 def _inheriting(session: SparkSession, work: Callable[[], None]) -> Callable[[], None]:

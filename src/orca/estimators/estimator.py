@@ -17,7 +17,7 @@ from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import positive
 from orca.errors import ArgumentError, NotSupported, OrcaError
-from orca.monitor.tracebacks import cut_below
+from orca.monitor.tracebacks import cut_below, cut_between
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, estimator_class
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
@@ -36,7 +36,7 @@ _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
 
 def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a public verb whose errors of ours show its call, and not the frames below it."""
+    """Return a public verb whose errors show its call, and of the frames below it only the user's own."""
 
     @wraps(verb)
     def call(*args: Any, **options: Any) -> Any:
@@ -44,6 +44,9 @@ def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
             return verb(*args, **options)
         except (OrcaError, KeyboardInterrupt) as error:
             cut_below(error, verb.__code__)
+            raise
+        except Exception as error:  # of the user's code in this process
+            cut_between(error, verb.__code__)
             raise
 
     return call

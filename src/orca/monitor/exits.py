@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 SILENT_END = "its process ended without a word: killed, out of memory, or its node is gone"
+CODE_END = "its process ended with exit code"
 FAULT = b"Fatal Python error: "  # the beginning of the words of Python's faulthandler
 _SHELL = 128  # shells, and with them Spark and YARN, add it to a signal's number
 _CRASH = "a library crashed. See the rank's stack below; another version of the library may help"
@@ -61,7 +62,7 @@ def ended(code: int, resident: int = 0, limit: int = 0) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
-        return f"its process ended with exit code {code}"
+        return f"{CODE_END} {code}"
     words = f"its process was ended by {name} (exit code {code})"
     cause = _CAUSES.get(signal.Signals(number), "")
     memory = f". {_held(resident, limit)}" if number == signal.SIGKILL and resident else ""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
-from orca.errors import OrcaError, WorkerFailed, WorkerLost, WorkerStalled, word_of, worker_failed
+from orca.errors import DataError, OrcaError, WorkerFailed, WorkerLost, WorkerStalled, word_of, worker_failed
 from orca.monitor.tracebacks import digest, shortened
 from orca.monitor.verbosity import is_debug
 
 LOST_GRACE = 0.5  # seconds after a loss in which a real error of another rank may still arrive
 LAST_GRACE = 2.0  # seconds after the first sign of trouble in which a primary failure is named in any case
+_GROUP: Any = vars(builtins).get("BaseExceptionGroup", ())  # Python 3.10 has none
 TRACE_LIMIT = 64 << 10  # characters of a traceback that travels in another error's text
 
 
@@ -79,7 +82,15 @@ def reason_of(error: BaseException) -> str:
         text = str(error)
     except Exception:  # a broken __str__ must not hide the error
         text = "(its text cannot be shown)"
+    if isinstance(error, _GROUP):
+        text += ": " + "; ".join(map(reason_of, error.exceptions))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def trace_of(error: BaseException, limit: int) -> str:
+    """Return an exception's traceback, without its middle where it is longer: frames come before a long text."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
 
 
 # Failures that reach the driver in the text of an exception of Spark's: those of workers without a link to it.
@@ -89,7 +100,7 @@ _REPORT = "orca report: "  # before the JSON
 
 def carrier_of(rank: int, host: str, error: BaseException, secondary: bool = False) -> OrcaError:
     """Return the exception whose text brings an error of a worker to the driver."""
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TRACE_LIMIT:]
+    trace = trace_of(error, TRACE_LIMIT)
     report = json.dumps([rank, host, reason_of(error), trace, secondary, word_of(error)])
     return OrcaError(f"orca rank {rank} on {host} failed: {reason_of(error)}\n{_REPORT}{report}")
 
@@ -107,11 +118,20 @@ def carried_by(text: str) -> Failure | None:
         return Failure(int(match[1]), match[2], match[3], text)
 
 
+def made_by_user(text: str) -> DataError | None:
+    """Return, in short, the error of Python code of the user's that Spark ran to compute rows; None for any other."""
+    mark, head = "An exception was thrown from the Python worker", "Traceback (most recent call last):"
+    trace = text.partition(mark)[2].partition(head)[2]
+    if not trace:
+        return None
+    reason = re.split(r"^ .*\n", trace, flags=re.MULTILINE)[-1].strip()  # what comes after the last frame
+    return DataError(f"Spark cannot compute the rows of this data: {shortened(reason)}\n\n{digest(head + trace)}")
+
+
 def in_short(error: Exception) -> Exception:
     """Return an error of a task of Spark's, which shows its traceback several times, as one without a traceback."""
     if is_debug():
         return error
     if isinstance(error, OrcaError):
         return error.with_traceback(None)
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return OrcaError(f"{shortened(reason_of(error))}\n\n{digest(trace)}")
+    return OrcaError(f"{shortened(reason_of(error))}\n\n{digest(trace_of(error, TRACE_LIMIT))}")

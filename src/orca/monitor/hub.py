@@ -324,7 +324,10 @@ class Hub:
     def _publish(self, primary: Failure) -> None:
         seat = self._seats.get(primary.rank)
         if seat and primary.kind == "lost":
-            primary = replace(primary, traceback=exits.stack_in(seat.connection.fault))
+            fault = seat.connection.fault
+            primary = replace(primary, traceback=exits.stack_in(fault))
+            if fault and primary.reason.startswith(exits.CODE_END):  # MXNet's own handler hides the signal
+                primary = replace(primary, reason=exits.silent_end(fault))
         self._primary = primary
         self.failed.set()
 

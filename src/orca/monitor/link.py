@@ -22,7 +22,7 @@ from orca.errors import ArgumentError, OrcaError, word_of
 from orca.monitor import handshake, protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.exits import memory_limit, resident_memory
-from orca.monitor.failures import reason_of
+from orca.monitor.failures import reason_of, trace_of
 from orca.monitor.heartbeat import WAIT, Heartbeat
 from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Connection, Gathered, Log, Ticket, encode
 
@@ -184,7 +184,7 @@ class Link:
         if self._reported:
             return True
         self._reported = True
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TEXT_LIMIT:]
+        trace = trace_of(error, TEXT_LIMIT)
         self._post_gap()
         secondary = secondary or from_parting(error)
         if not self._post(protocol.Fail(reason_of(error)[:LINE_LIMIT], trace, secondary, word_of(error))):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from orca.monitor.heartbeat import Beat, EpochEnd
-from orca.monitor.verbosity import announce
+from orca.monitor.verbosity import announce, is_informative
 
 # The postfix, with rows a second, stands in the place of tqdm's steps a second: 80 columns do not hold both.
 _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
@@ -32,8 +32,8 @@ class Progress:
     """
 
     def __init__(self, enabled: bool = True, bar: bool = True) -> None:
-        self.enabled = enabled
-        self.has_bars = bar and enabled and (_is_notebook() or _is_terminal())
+        self.enabled = enabled and is_informative()
+        self.has_bars = bar and self.enabled and (_is_notebook() or _is_terminal())
         self.bar: Any = None
         self.epoch = -1
         self.validation: list[str] = []  # of the last epoch

@@ -30,15 +30,20 @@ def muted(session: Any) -> Iterator[None]:
 
     Through Spark Connect there is no JVM here, whose log would appear on this screen.
     """
+    global _jobs
     jvm = None if is_debug() else _jvm(session)
     if jvm is None:
         yield
         return
-    _enter(jvm)
-    try:
+    with _lock:
+        _jobs += 1
+    try:  # a Ctrl-C may come in the middle of a call to the JVM
+        _silence(jvm)
         yield
     finally:
-        _leave(jvm)
+        with _lock:
+            _jobs -= 1
+        _put_back(jvm)
 
 
 def _jvm(session: Any) -> Any:
@@ -47,24 +52,19 @@ def _jvm(session: Any) -> Any:
     return None
 
 
-def _enter(jvm: Any) -> None:
-    global _jobs
-    with _lock:
-        _jobs += 1
-        if _jobs > 1:
+def _silence(jvm: Any) -> None:
+    with _lock, suppress(Exception):  # a log of another kind stays as it is
+        if _levels:  # another job has done it
             return
-        with suppress(Exception):  # a log of another kind stays as it is
-            logging = jvm.org.apache.logging.log4j
-            own = logging.LogManager.getContext(False).getConfiguration().getLoggers()
-            _levels[:] = [(name, own.get(name).getLevel() if own.containsKey(name) else None) for name in LOGGERS]
-            for name in LOGGERS:
-                logging.core.config.Configurator.setLevel(name, logging.Level.OFF)
+        logging = jvm.org.apache.logging.log4j
+        own = logging.LogManager.getContext(False).getConfiguration().getLoggers()
+        _levels[:] = [(name, own.get(name).getLevel() if own.containsKey(name) else None) for name in LOGGERS]
+        for name in LOGGERS:
+            logging.core.config.Configurator.setLevel(name, logging.Level.OFF)
 
 
-def _leave(jvm: Any) -> None:
-    global _jobs
+def _put_back(jvm: Any) -> None:
     with _lock:
-        _jobs -= 1
         if _jobs:
             return
         with suppress(Exception):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from types import CodeType
+from collections.abc import Iterable, Sequence
+from types import CodeType, TracebackType
 from typing import NamedTuple
 
 import orca
@@ -16,13 +16,21 @@ from orca.monitor.verbosity import DEBUG_VARIABLE, is_debug
 
 USER_FRAMES = 6  # frames of the user's code that are shown
 REASON_LINES = 14  # lines of an error's own text that are shown
+LINE_WIDTH = 2000  # characters of such a line that are shown
 # The code of these is never the reason of a mistake in a program.
 LIBRARIES = set(
     "torch keras tf_keras tensorflow mxnet openvino numpy pandas pyarrow scipy sklearn pyspark py4j ray cloudpickle "
     "fsspec torchmetrics tqdm horovod joblib multiprocess".split()
 )
 _HOME = os.path.dirname(os.path.abspath(orca.__file__))
-_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<name>.*)(?:\n {4,}(?P<code>\S.*))?', re.M)
+# faulthandler writes no comma before "in", and the innermost frame first.
+_FRAME = re.compile(
+    r'^ *File "(?P<file>[^"\n]*)", line (?P<line>\d+),? in (?P<name>.*)(?:\n {4,}(?P<code>\S.*))?', re.M
+)
+_GROUP_MARGIN = re.compile(r"^ +[|+] ?", re.M)  # of the tracebacks in an ExceptionGroup's
+_LAYER = re.compile(r"[/\\]torch[/\\]nn[/\\](modules|functional)")
+# In the text of an error that torch brings from a process of a DataLoader; the frames are in the traceback as well.
+_INNER_TRACEBACK = re.compile(r"\nOriginal Traceback \(most recent call last\):\n(?: .*\n)*")
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\.]+)|[/\\](pyspark|py4j)[^/\\]*\.zip[/\\]")
 _STANDARD = re.compile(r"[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<frozen ", re.I)
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n"
@@ -46,12 +54,12 @@ class Frame(NamedTuple):
 def frames_of(text: str) -> list[Frame]:
     """Return the frames of a traceback or stack, the innermost first: those of the first cause before the others."""
     frames: list[Frame] = []
-    for block in text.split(_DURING)[-1].split(_CAUSE):
-        matches = list(_FRAME.finditer(block))
-        frames += (
+    for block in _GROUP_MARGIN.sub("", text).split(_DURING)[-1].split(_CAUSE):
+        found = [
             Frame(match["file"], int(match["line"]), match["name"], (match["code"] or "").strip(), owner(match["file"]))
-            for match in reversed(matches)
-        )
+            for match in _FRAME.finditer(block)
+        ]
+        frames += found if "(most recent call first)" in block else reversed(found)
     return frames
 
 
@@ -88,21 +96,32 @@ def digest(text: str, own: bool = False) -> str:
     rest = [frame.owner or "your code" for frame in frames if frame not in shown]
     if rest:
         lines.append(f"  ... {len(rest)} frames of {_listed(rest)} ({DEBUG_VARIABLE}=1 shows all)")
-    if not own and shown and not shown[0].owner and text.startswith("Traceback"):  # a stack has no error to correct
-        place = f"{os.path.basename(shown[0].file)}:{shown[0].line}"
-        lines.append(f"Correct the code at {place}; what it prints on a worker appears here, with its rank.")
+    is_error = text.lstrip(" +").startswith(("Traceback", "Exception Group"))  # else a stack: nothing to correct
+    if is_error and users and not (own and frames[0].owner):
+        lines += _remedy(users[0])
     return "\n".join(lines)
+
+
+def _remedy(frame: Frame) -> list[str]:
+    """Return what to do about the error that a frame raised."""
+    if not frame.owner:
+        place = f"{os.path.basename(frame.file)}:{frame.line}"
+        return [f"Correct the code at {place}."]
+    if _LAYER.search(frame.file):
+        return ["It was called with your data: check that the shapes and types of features and labels fit the model."]
+    return []
 
 
 def shortened(reason: str) -> str:
     """Return the text of an error, without its middle where it is long: TensorFlow writes pages."""
-    lines = reason.splitlines()
-    if len(lines) <= REASON_LINES or is_debug():
+    if is_debug():
         return reason
-    half = REASON_LINES // 2
-    return "\n".join(
-        [*lines[:half], f"... ({len(lines) - 2 * half} more lines; {DEBUG_VARIABLE}=1 shows all)", *lines[-half:]]
-    )
+    half, all_of_it = REASON_LINES // 2, f"{DEBUG_VARIABLE}=1 shows all"
+    lines = _INNER_TRACEBACK.sub("\n", reason).splitlines()
+    if len(lines) > REASON_LINES:
+        lines = [*lines[:half], f"... ({len(lines) - 2 * half} more lines; {all_of_it})", *lines[-half:]]
+    cut = (f"{line[:LINE_WIDTH]}... ({len(line) - LINE_WIDTH} more characters; {all_of_it})" for line in lines)
+    return "\n".join(line if len(line) <= LINE_WIDTH else short for line, short in zip(lines, cut, strict=True))
 
 
 def _listed(owners: Iterable[str]) -> str:
@@ -116,4 +135,28 @@ def cut_below(error: BaseException, code: CodeType) -> None:
     while entry is not None and entry.tb_frame.f_code is not code:
         entry = entry.tb_next
     if entry is not None and not is_debug():
-        entry.tb_next = None
+        _link([entry])
+
+
+def cut_between(error: BaseException, code: CodeType) -> None:
+    """Leave in the traceback of an error only the user's frames below the first frame of this code.
+
+    Without one, all stays: the mistake may be ours. All stays as well if every detail is shown.
+    """
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code is not code:
+        entry = entry.tb_next
+    if entry is None or is_debug():
+        return
+    users, below = [], entry.tb_next
+    while below is not None:
+        if not owner(below.tb_frame.f_code.co_filename):
+            users.append(below)
+        below = below.tb_next
+    if users:
+        _link([entry, *users])
+
+
+def _link(entries: Sequence[TracebackType]) -> None:
+    for entry, following in zip(entries, [*entries[1:], None], strict=True):
+        entry.tb_next = following

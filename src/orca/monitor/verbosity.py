@@ -53,6 +53,11 @@ def is_debug() -> bool:
     return verbosity() == "debug"
 
 
+def is_informative() -> bool:
+    """Return whether more than warnings is shown."""
+    return LEVELS[verbosity()] <= logging.INFO
+
+
 def adopt(level: str) -> None:
     """Take over the driver's verbosity, in a worker; at "info", the level of the worker's root logger holds."""
     global _requested
@@ -89,6 +94,6 @@ def announce(logger: logging.Logger, text: str) -> None:
     """Log a line at INFO; where the program has configured no logging, write it to standard error."""
     if logger.hasHandlers():
         logger.info("%s", text)
-    elif LEVELS[verbosity()] <= logging.INFO and sys.stderr is not None:
+    elif is_informative() and sys.stderr is not None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

@@ -47,7 +47,7 @@ from orca.core.loading import hush_pyspark
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.state import OutputSpec
 from orca.errors import DataError, WorkerFailed
-from orca.monitor.failures import carried_by, carrier_of, in_short
+from orca.monitor.failures import carried_by, carrier_of, in_short, made_by_user
 from orca.monitor.spark_logs import muted
 from orca.monitor.verbosity import adopt, verbosity
 from orca.rows.arrow import column_missing, count_missing, recounted, stretches, to_arrays, to_arrow, widened
@@ -288,7 +288,7 @@ class FrameSource:
         """Return Spark's exception as our own error where it carries one, with the nulls of all rows."""
         failure = carried_by(str(error))
         if failure is None:
-            return error
+            return made_by_user(str(error)) or error
         name = column_missing(failure.reason)
         count = 0 if name is None else self.count_missing(name)
         return failure.error().rewritten(lambda text: recounted(text, f"{count} null(s)") if count else text)
