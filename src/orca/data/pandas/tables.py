@@ -287,7 +287,7 @@ class _OnRay:
     def shards(self, groups: list[list[Span]], reading: Reading) -> RayXShards:
         """Return the shards of spans, which Ray computes in the background."""
         lists = self._groups(groups)
-        return lists._child(lists.rdd.mapPartitions(hdfs.Reaching(reading)), reading.class_name())
+        return lists._made(lists.rdd.mapPartitions(hdfs.Reaching(reading)), reading.class_name())
 
     def _groups(self, groups: list[list[Span]]) -> RayXShards:
         from orca.data.ray_shards import RayXShards
