@@ -678,6 +678,8 @@ def test_callbacks_that_watch_what_no_epoch_will_have_are_refused() -> None:
         stops("learning_rate", patience=9, mode="min"),
     ]
     rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate)
+    adds = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(extra=0.0))
+    watched += [adds, stops("extra", patience=9, mode="min")]
     stats = est.fit((X, Y), 5, validation_data=(X, Y), callbacks=[rates, *watched], end_trigger=MaxScore(0.0))
     assert len(stats["loss"]) == 1  # the validation's first metric is the score
 
