@@ -652,9 +652,21 @@ def test_models_with_several_inputs_and_outputs() -> None:
     np.testing.assert_allclose(scores, expected[1], atol=1e-5)
 
 
-def test_label_columns_named_as_the_outputs_meet_them_by_name() -> None:
+def outputs_by_other_names(config: Any) -> Any:
+    """Return a model of a dict of outputs whose layers are not named as its keys, and come in another order."""
+    left, right = keras.Input((4,), name="left"), keras.Input((2,), name="right")
+    joined = keras.layers.Concatenate()([left, right])
+    scores = keras.layers.Dense(3, "relu", name="a", kernel_initializer="ones")(joined)
+    total = keras.layers.Dense(1, name="b", kernel_initializer="ones")(joined)
+    model = keras.Model([left, right], {"total": total, "scores": scores})
+    model.compile("sgd", {"total": "mse", "scores": "mae"})
+    return model
+
+
+@pytest.mark.parametrize("creator", [two_inputs_two_outputs, outputs_by_other_names])
+def test_label_columns_named_as_the_outputs_meet_them_by_name(creator: Any) -> None:
     frame = pd.DataFrame({"left": list(X), "right": list(RIGHT), "total": TOTALS[:, 0], "scores": list(SCORES)})
-    est = estimator(model_creator=two_inputs_two_outputs, workers_per_node=1)
+    est = estimator(model_creator=creator, workers_per_node=1)
     stats = [
         est.evaluate(frame, BATCH, feature_cols=["left", "right"][::step], label_cols=["total", "scores"][::step])
         for step in (1, -1)
@@ -678,6 +690,8 @@ def test_callbacks_that_watch_what_no_epoch_will_have_are_refused() -> None:
         stops("learning_rate", patience=9, mode="min"),
     ]
     rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate)
+    adds = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(extra=0.0))
+    watched += [adds, stops("extra", patience=9, mode="min")]
     stats = est.fit((X, Y), 5, validation_data=(X, Y), callbacks=[rates, *watched], end_trigger=MaxScore(0.0))
     assert len(stats["loss"]) == 1  # the validation's first metric is the score
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orca.data.pandas import formats
 from orca.data.pandas.formats import Format
 from orca.data.pandas.inference import merged
 from orca.data.pandas.partitions import partition_frame
@@ -141,6 +142,33 @@ def test_types_of_files_are_those_of_their_rows_together(tmp_path: Path) -> None
     frame, _ = read(Format("read_csv", {}), files_at([str(tmp_path)]), 100)
     assert frame.to_dict("list")["t"] == ["1", "007", "x"] and frame.n.tolist()[:2] == [1.0, 0.5]
     assert frame.k.dtype == float and list(frame.columns) == ["n", "t", "k"]
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype_backend": "pyarrow"}, {"dtype_backend": "numpy_nullable"}])
+def test_columns_of_arrow_and_of_nullable_types_are_those_of_pandas(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("i,f,t,b\n" + "".join(f"{n},{n / 2},t{n},True\n" for n in range(40)) + ",,,\n")
+    rows, ranges = read(Format("read_csv", options), files_at([str(path)]), 60)
+    assert ranges > 4
+    pd.testing.assert_frame_equal(rows, pd.read_csv(path, **options))
+
+
+@pytest.mark.parametrize("text", ["n,t\r1,a\r2,b\r3,c\r", "n,t\n1,a\r2,b\n3,c\n", "n,t\n" + "\n" * 9 + "1,a\r2,b\r"])
+def test_rows_that_end_with_carriage_returns_are_read_once(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode())
+    form, files = Format("read_csv", {}), files_at([str(path)])
+    form.probe(files[0])
+    pd.testing.assert_frame_equal(read(form, files, 4)[0], pd.read_csv(path))
+
+
+def test_first_row_of_any_length_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "_HEAD_BYTES", 16)
+    path = tmp_path / "a.csv"
+    path.write_text("n,t\n1,the first row\n2,b\n3,c\n")
+    form, files = Format("read_csv", {}), files_at([str(path)])
+    form.probe(files[0])
+    pd.testing.assert_frame_equal(read(form, files, 8)[0], pd.read_csv(path))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from orca.errors import DataError
-from orca.frameworks.torch.tensors import Place, answering_device, to_numpy, twice
+from orca.frameworks.torch.tensors import Place, answering_device, integer_inputs, to_numpy, twice
 
 
 def test_features_come_in_the_precision_of_the_model_and_targets_as_they_are() -> None:
@@ -36,3 +36,11 @@ def test_an_answer_is_computed_on_the_gpu_of_that_number_where_there_is_one() ->
         device = answering_device(number)
         own = number is not None and number.isdigit() and int(number) < count
         assert device == (torch.device("cuda", int(number or 0) if own else 0) if count else torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [(torch.float64, False), (torch.float16, False), (torch.int64, True)])
+def test_integers_are_named_only_if_torch_refused_integers(kind: torch.dtype, is_named: bool) -> None:
+    ids, numbers = torch.tensor([[1], [0]]), torch.ones(2, 1, dtype=kind)
+    with pytest.raises(RuntimeError) as caught:
+        nn.Linear(1, 1)(numbers)
+    assert (integer_inputs(caught.value, [ids, numbers], ("id", "n")) is not None) == is_named

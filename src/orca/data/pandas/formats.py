@@ -43,6 +43,10 @@ _MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "ut
 _NO_RANGES = ("chunksize", "iterator")
 
 
+class NoFirstRow(ValueError):
+    """The first row of a file cannot be told from the others: the file is read by one task."""
+
+
 @dataclass(frozen=True)
 class Format:
     """A reader of pandas with its keywords.
@@ -217,24 +221,35 @@ class Format:
         try:
             with fs.open(place, "rb") as content:
                 self.parsed(BytesIO(b"".join(self._head(content))), {})
+        except NoFirstRow:
+            return
         except (ValueError, TypeError, LookupError) as error:
             raise DataError(self.explained(file, error)) from None
 
     def _head(self, file: BinaryIO) -> tuple[bytes, bytes]:
-        """Return the bytes before the first row of a file, and this row; no row if there is none."""
+        """Return the bytes before the first row of a file, and this row; no row if there is none.
+
+        Raises:
+            NoFirstRow: It does not end in the first bytes of the file, or not with a line feed.
+        """
         lead, head = b"", b""
         while len(head) < _HEAD_BYTES:
-            line = file.readline()
+            line = file.readline(_HEAD_BYTES)
             if not line:
                 return head, b""
-            head += line if line.endswith(b"\n") else line + b"\n"
+            head += line if line.endswith(b"\n") or len(line) == _HEAD_BYTES else line + b"\n"
+            if not head.endswith(b"\n"):
+                break
             try:
-                if len(self.parsed(BytesIO(head), {})):
-                    return lead, head[len(lead) :]
+                rows = len(self.parsed(BytesIO(head), {}))
             except ValueError:  # the line ends inside of a quoted field, or is blank
                 continue
+            if rows > 1:
+                raise NoFirstRow("lines end with carriage returns alone.")
+            if rows:
+                return lead, head[len(lead) :]
             lead = head
-        raise ValueError(f"there is no row in the first {len(head)} bytes.")
+        raise NoFirstRow(f"there is no row in the first {len(head)} bytes.")
 
     def parsed(self, source: Any, types: Mapping[Any, Any], **more: Any) -> Any:
         """Return what pandas reads from a path or a file; the types are those of `frame`."""

@@ -110,7 +110,8 @@ def _samples(cells: pd.Series[Any], as_json: bool) -> tuple[Any, ...]:
         return (*_integers([int(values.min()), int(values.max())]), *null)
     if kind == "f":
         # Integers with missing values look like this. To pandas they differ from fractions beside integers of 2^63.
-        integers = bool(null) and bool((values % 1 == 0).all()) and bool((values.abs() < _LARGE).all())
+        numbers = values.to_numpy("float64")  # a column of Arrow has no modulo
+        integers = bool(null) and bool((numbers.round() == numbers).all()) and bool((abs(numbers) < _LARGE).all())
         return (1, None) if integers else (0.5, *null)
     if isinstance(cells.dtype, pd.CategoricalDtype) or kind != "O":
         return ()

@@ -75,7 +75,7 @@ def _common_schema(paths: Mapping[pa.Schema, str]) -> pa.Schema:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise DataError(
                 f"no type fits a column in all files: {error}. {path} differs from {next(iter(paths.values()))}. Read "
-                "these files apart, or pass columns= or schema=."
+                "these files apart, or name the other columns: schema='id bigint, name string'."
             ) from None
     return common
 

@@ -536,8 +536,7 @@ class KerasLearner(Learner):
     def _step(self, kind: str, batch: Batch) -> tuple[Any, Any]:
         """Run one training or test step; return (logs, loss of this rank's rows)."""
         weights = self._weights(batch) if kind == "train" else batch.weights
-        labels = _by_name(batch.y, self.labels, getattr(self.model, "output_names", None) or ())
-        parts = {"x": self._named(batch.x), "y": labels, "weights": weights}
+        parts = {"x": self._named(batch.x), "y": self._named_labels(batch.y), "weights": weights}
         tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
         if "y" not in tree and _compares(self.model):
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
@@ -718,6 +717,13 @@ class KerasLearner(Learner):
                 "Name the columns after the inputs."
             )
         return dict(zip(self.features, columns, strict=True))
+
+    def _named_labels(self, y: Any) -> Any:
+        """Return labels as the model's outputs are: a dict, or in their order, if the columns have their names."""
+        outputs = getattr(self.model, "_outputs_struct", getattr(self.model, "_nested_outputs", None))
+        if isinstance(outputs, dict) and isinstance(y, tuple | list) and {*self.labels} == {*outputs}:
+            return dict(zip(self.labels, y, strict=True))
+        return _by_name(y, self.labels, getattr(self.model, "output_names", None) or ())
 
     def _weights(self, batch: Batch) -> Any:
         """Return the weights of rows: those of the data, times those of their classes."""

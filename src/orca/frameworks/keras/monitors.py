@@ -46,7 +46,7 @@ def _watched(callbacks: Sequence[Any]) -> list[tuple[str, str]]:
     """Return the names of callbacks and of the numbers they watch, up to the first that may add numbers of its own."""
     watched = []
     for callback in callbacks:
-        if not type(callback).__module__.startswith(_OWN):
+        if not type(callback).__module__.startswith(_OWN) or type(callback).__name__ == "LambdaCallback":
             break
         monitor = getattr(callback, "monitor", None)
         if isinstance(monitor, str) and getattr(callback, "save_best_only", True):

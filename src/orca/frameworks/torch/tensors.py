@@ -22,6 +22,7 @@ from orca.rows.tree import cut_rows, flatten, listed, map_tree
 _MISMATCH = re.compile(
     "same dtype|scalar type|should be the same|must have the type|not implemented for '(Long|Int|Short|Char|Byte|Bool)'"
 )
+_INTEGERS = re.compile(r"(?i)\b(long|int|short|char|byte|bool)(tensor)?\b")
 HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -111,7 +112,8 @@ def integer_inputs(error: Exception, x: Any, columns: Sequence[str]) -> DataErro
         columns: The names of the columns that these are; () for data without columns.
     """
     words = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    if not _MISMATCH.search(words) or "indices" in words:  # those of an embedding must be integers
+    # The indices of an embedding must be integers. Other words are about two types of floating-point numbers.
+    if not _MISMATCH.search(words) or "indices" in words or not _INTEGERS.search(words):
         return None
     leaves = flatten(x)[0]
     places = [place for place, leaf in enumerate(leaves) if not (leaf.is_floating_point() or leaf.is_complex())]
