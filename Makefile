@@ -57,7 +57,7 @@ test-nojava: install ## run the tests with the Java that comes by pip
 	$(RUN) tools/nojava.py $(RUN) $(FAST) $(ARGS)
 
 check: install ## lint, formatting, types
-	@status=0; for tool in "ruff check ." "ruff format --check ." "mypy src/orca"; do \
+	@status=0; for tool in "ruff check ." "ruff format --check ." "mypy"; do \
 		echo "$(RUN) -m $$tool"; $(RUN) -m $$tool || status=1; done; exit $$status
 
 format: install ## repair what ruff can repair

@@ -14,7 +14,7 @@ from orca.monitor.tracebacks import digest, frames_of, owner, shortened
 
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/modules/module.py"
 TRACE = f"""Traceback (most recent call last):
-  File "{tracebacks._HOME}/core/engine.py", line 146, in run_rank
+  File "{tracebacks._homes[0]}/core/engine.py", line 146, in run_rank
     result = work(peer)
              ^^^^^^^^^^
   File "/home/me/train.py", line 9, in forward
@@ -48,9 +48,8 @@ def test_the_users_frames_come_first_the_innermost_at_the_top_and_what_to_do_at_
 
 
 def test_without_a_frame_of_the_users_an_error_that_says_what_to_do_shows_none() -> None:
-    ours = (
-        f'Traceback\n  File "{tracebacks._HOME}/rows/arrow.py", line 66, in to_numpy\n    raise missing(name)\nE: x\n'
-    )
+    file = f"{tracebacks._homes[0]}/rows/arrow.py"
+    ours = f'Traceback\n  File "{file}", line 66, in to_numpy\n    raise missing(name)\nE: x\n'
     assert digest(ours, own=True) == ""
     assert (
         digest(TRACE.replace("/home/me/", "/usr/lib/python3.12/")).splitlines()[0]
@@ -191,7 +190,7 @@ def test_of_an_error_of_the_users_code_only_the_users_frames_stay_below_a_functi
 ) -> None:
     ours: dict[str, Any] = {}
     code = "def through(work):\n    return work()\n\ndef fails():\n    raise ValueError\n"
-    exec(compile(code, f"{tracebacks._HOME}/job.py", "exec"), ours)
+    exec(compile(code, f"{tracebacks._homes[0]}/job.py", "exec"), ours)
 
     def forward() -> None:
         ours["fails"]()
