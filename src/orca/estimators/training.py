@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from orca.core.arguments import checked
 from orca.core.engine import Engine, Settings
