@@ -124,11 +124,6 @@ def source_of(data: Any, spec: DataSpec) -> Source:
             continue
         kind = _load(module, name, need=f"data of type {type(data).__name__}")
         if kind.wraps(data):
-            if spec.cache and not getattr(kind, "caches", False):
-                raise ArgumentError(
-                    f"cache=True keeps the rows of a Spark DataFrame; got {type(data).__name__}, which is not computed "
-                    "anew in each call, or not by Spark. Leave cache out."
-                )
             source: Source = kind(data, spec)
             return source
     raise ArgumentError(
