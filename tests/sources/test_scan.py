@@ -27,7 +27,7 @@ from orca.errors import DataError
 from orca.registry import source_of
 from orca.sources.scan import SETTING, ScanPiece, scan_of
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 NAN = math.nan
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _VERBS = {"fit", "evaluate", "predict"}  # those that have workers do something
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
+logger = logging.getLogger(__name__)
 
 
 def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -498,8 +499,9 @@ class Estimator:
         columns = Columns(
             _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), column
         )
-        options: dict[str, Any] = {"weighted": bool(weight), "cache": cache}
-        options |= {"numbers": self.learner.numbers, "vectors": self.vectors}
+        if cache:
+            logger.warning("cache=True does nothing. Call df.persist() to keep the rows of a DataFrame between calls.")
+        options: dict[str, Any] = {"weighted": bool(weight), "numbers": self.learner.numbers, "vectors": self.vectors}
         serialize = bool(OrcaContext.serialize_data_creator)
         return DataSpec(columns, labelled, batch_size, dict(self.config), serialize, seed=self.seed, **options)
 

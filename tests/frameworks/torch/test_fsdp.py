@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import alone, needs_full_shards, on_ranks, shards_fully
+from frameworks.torch.alone import alone, on_ranks
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.frameworks.torch.fsdp import FullySharded, _blocks, _fully_shard
+from orca.frameworks.torch.fsdp import FullySharded, _blocks
 from orca.frameworks.torch.sync import Clipping, Replicated, Sync
 from orca.monitor.heartbeat import Heartbeat
 
@@ -173,7 +173,6 @@ def check_states(got: Any, expected: Any, what: str) -> None:
             )
 
 
-@needs_full_shards
 @pytest.mark.parametrize("size", SHARES)
 def test_any_number_of_ranks_trains_as_one_process_and_others_go_on(size: int) -> None:
     ranks = on_ranks(size, lambda world: {name: train_in_turns(name, size, world) for name in OPTIMIZERS})
@@ -223,7 +222,6 @@ def many_things(world: World) -> dict[str, Any]:
     return seen
 
 
-@needs_full_shards
 def test_cases_between_two_ranks() -> None:
     ranks = on_ranks(2, many_things)
     net, (x, y) = Net(), data(6, 0)
@@ -249,7 +247,6 @@ def test_repeated_blocks_and_large_parts_are_gathered_on_their_own() -> None:
     assert list(_blocks(model)) == [wide[0]]
 
 
-@needs_full_shards
 def test_what_cannot_be_sharded_is_refused() -> None:
     with alone(Heartbeat()) as world:
         net = nn.Linear(2, 1)
@@ -259,12 +256,3 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double())
         with pytest.raises(ArgumentError, match="in one precision; got torch.float32, torch.float64. Convert"):
             FullySharded(mixed, torch.optim.SGD(mixed.parameters(), lr=0.1), world)
-
-
-def test_a_torch_that_cannot_ask_for_sums_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    if shards_fully():
-        assert callable(_fully_shard(torch.device("cpu")))
-        monkeypatch.delattr("torch.distributed.fsdp.FSDPModule.set_force_sum_reduction_for_comms")
-    with pytest.raises(ArgumentError, match=r"between CPUs needs torch 2.8 or newer; got torch 2\."):
-        _fully_shard(torch.device("cpu"))
-    assert callable(_fully_shard(torch.device("cuda")))

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import alone, shards_fully
+from frameworks.torch.alone import alone
 from frameworks.torch.pair import All, Case
 from orca.callbacks import Callback, MainCallback
 from orca.core.engine import Settings
@@ -321,14 +321,13 @@ FITS = {
     "another group": Fit(optimizer=head_alone, callbacks=(AddsGroup(),), before=add_group),
     "another group, sharded": Fit(optimizer=head_alone, callbacks=(AddsGroup(),), before=add_group, sync="sharded"),
 }
-if shards_fully():
-    spread = {"sync": "fully sharded"}
-    FITS |= {
-        "pieces of a model in shards": Fit(**spread, options=Options(accumulate=2)),
-        "pieces of one row of a model in shards": Fit(**spread, batch=3, options=Options(accumulate=3)),
-        "a forward pass of the user, in shards": Fit(Plain, **spread, loss=twice_loss, callbacks=(CallsTwice(),)),
-        "one row a rank, in shards": Fit(normed, sgd, **spread, batch=3, options=Options(accumulate=2)),
-    }
+spread = {"sync": "fully sharded"}
+FITS |= {
+    "pieces of a model in shards": Fit(**spread, options=Options(accumulate=2)),
+    "pieces of one row of a model in shards": Fit(**spread, batch=3, options=Options(accumulate=3)),
+    "a forward pass of the user, in shards": Fit(Plain, **spread, loss=twice_loss, callbacks=(CallsTwice(),)),
+    "one row a rank, in shards": Fit(normed, sgd, **spread, batch=3, options=Options(accumulate=2)),
+}
 
 
 def on_ranks(ranks: int, job: Any) -> list[Any]:
@@ -416,11 +415,10 @@ REFUSED = {
         "Embedding 'table' has max_norm=0.5: its forward pass writes into the weights of the rows it looks up",
     ),
 }
-if shards_fully():
-    REFUSED["a thawed weight in shards"] = (
-        Fit(sync="fully sharded", callbacks=(Thaws(),)),
-        "with shard_model, weights cannot be frozen or unfrozen .requires_grad. during a fit",
-    )
+REFUSED["a thawed weight in shards"] = (
+    Fit(sync="fully sharded", callbacks=(Thaws(),)),
+    "with shard_model, weights cannot be frozen or unfrozen .requires_grad. during a fit",
+)
 
 
 @dataclass(frozen=True)

@@ -375,6 +375,8 @@ def _refuse_other_files(file: h5py.File, path: str) -> None:
 def _check_saved_model(judge: _Judge, place: str, compile: bool) -> None:
     """Refuse a SavedModel by the configuration of each of its objects, and by the operations of its functions."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    library("tf_keras")
     from tf_keras.protobuf.saved_metadata_pb2 import SavedMetadata
 
     metadata, model = SavedMetadata(), SavedModel()

@@ -38,7 +38,6 @@ from orca.frameworks.torch.build import (
     check_kinds,
     check_linked,
     load_weights,
-    scheduler_state,
 )
 from orca.frameworks.torch.files import write_method
 from orca.frameworks.torch.hooks import TorchHooks
@@ -432,7 +431,7 @@ class TorchLearner(Learner):
         if self.agrees:
             payload["models"] = [whole(agree.model_state()) for agree in self.agrees]
             payload["optimizers"] = [whole(state) for state in self._optimizer_states()]
-            payload["schedulers"] = [own(scheduler_state(scheduler)) for scheduler in self.schedulers]
+            payload["schedulers"] = [own(scheduler.state_dict()) for scheduler in self.schedulers]
             if self.average is not None:
                 payload["averages"] = [whole(self.average.module.state_dict())]
             if self.scaler.is_enabled():
