@@ -37,13 +37,11 @@ UNDECLARED = {
 NEEDS = {
     "frameworks/torch": {"torch"},
     "frameworks/keras": {"keras"},
-    "frameworks/tfgraph": {"tf1"},
+    "tf1": {"tf1"},
     "frameworks/openvino.py": {"openvino"},
-    "frameworks/mxnet": {"torch"},
-    "optimizers": {"torch"},
+    "mxnet": {"torch"},
     "bigdl": {"torch", "spark"},
     "nnframes": {"torch", "spark"},
-    "tfpark": {"tf1"},
     "engines/spark.py": {"spark"},
     "engines/ray.py": {"ray"},
     "data": {"spark", "ray"},  # pandas, which either brings
