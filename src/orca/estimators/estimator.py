@@ -17,7 +17,7 @@ from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import positive
 from orca.errors import ArgumentError, NotSupported, OrcaError
-from orca.monitor.tracebacks import cut_below, cut_between
+from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, estimator_class
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from orca_classic.tf1.estimators.graph import GraphEstimator
     from orca_classic.tf1.graph.optimizers import TrainStep
 
-_VERBS = {"fit", "evaluate", "predict"}  # those that have workers do something
+# Public verbs whose errors are shown in short.
+_VERBS = {"fit", "evaluate", "predict", "save", "load", "save_checkpoint", "load_checkpoint", "load_orca_checkpoint"}
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,13 @@ def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
             return verb(*args, **options)
         except (OrcaError, KeyboardInterrupt) as error:
             cut_below(error, verb.__code__)
-            raise
+            if shows_cause(error):
+                raise
+            failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         except Exception as error:  # of the user's code in this process
             cut_between(error, verb.__code__)
             raise
+        raise failure from None
 
     return call
 
