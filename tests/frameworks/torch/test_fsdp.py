@@ -256,3 +256,19 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).double())
         with pytest.raises(ArgumentError, match="in one precision; got torch.float32, torch.float64. Convert"):
             FullySharded(mixed, torch.optim.SGD(mixed.parameters(), lr=0.1), world)
+
+
+def collectives_of_a_step(world: World) -> set[str]:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    sync = FullySharded(net, optimizer, world)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        sync.backward(sync.module(torch.ones(1, 3)).sum(), 1.0)
+    return {event.key for event in profile.key_averages() if event.key.startswith("c10d::")}
+
+
+def test_gradients_between_cpus_are_not_summed_on_every_rank() -> None:
+    # The reduce-scatter of gloo is an all-reduce of all gradients, of which each rank keeps its chunk.
+    for collectives in on_ranks(2, collectives_of_a_step):
+        assert "c10d::alltoall_base_" in collectives
+        assert not [name for name in collectives if "reduce_scatter" in name or "allreduce" in name]
