@@ -358,19 +358,6 @@ def test_a_fit_with_idle_ranks_equals_a_plain_loop(name: str, ranks: int) -> Non
 # What is refused
 
 
-class Remembers(nn.Module):
-    """A model that writes what it saw last into a weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.last = nn.Linear(3, 1), nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            self.last.copy_(x[-1])
-        return self.body(x) + 0 * self.last.sum()
-
-
 class Bounded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -381,10 +368,6 @@ class Bounded(nn.Module):
 
 
 REFUSED = {
-    "a weight that forward writes": (
-        Fit(Remembers),
-        "the forward pass writes into the weight 'last', and not the same on each of 2 workers",
-    ),
     "frozen on one rank": (
         Fit(callbacks=(ThawsAlone(False),)),
         r"operator changed what is trained .requires_grad, or the optimizer's groups. on 1 of 2 workers. Do it on",

@@ -68,7 +68,7 @@ from orca.frameworks.torch.tensors import (
 )
 from orca.frameworks.torch.trained_weights import TrainedWeights
 from orca.frameworks.torch.user_loop import conduct, conduct_evaluation
-from orca.frameworks.torch.writes import Writes
+from orca.frameworks.torch.writes import refuse_max_norm
 from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Heartbeat, waiting_for_storage
 from orca.rows.tree import flatten, listed, map_tree, same_form
 from orca.storage.states import load_state
@@ -341,7 +341,7 @@ class TorchLearner(Learner):
             self.agrees.append(sync_of(self.sync, net, stepper, self.world, **options))
             self.exits.callback(self.agrees[-1].close)
         self.casting = self.autocast()  # which takes long to make, next to the step of a small model
-        self.writes = Writes(self.nets, self.world, not self.spread)
+        refuse_max_norm(self.nets, self.world.size)
         self.trained_weights = TrainedWeights(self.nets, self.steppers, self.world, self.hands_on)
         self.exits.callback(self.trained_weights.close)
         self.operator = self._operator(self.start)
@@ -494,8 +494,7 @@ class TorchLearner(Learner):
         if isinstance(self.steppers[0], torch.optim.LBFGS):
             part = self._closure_step(batch, heartbeat)
         else:
-            with self.writes.watch():
-                part = self._gradients(batch, heartbeat)
+            part = self._gradients(batch, heartbeat)
             heartbeat.at(OPTIMIZER)
             if self.options.clipping:
                 self.scaler.unscale_(self.steppers[0])
@@ -552,8 +551,7 @@ class TorchLearner(Learner):
         parts: list[LossPart | None] = []
 
         def closure() -> float:
-            with self.writes.watch():
-                part = self._gradients(batch, heartbeat)
+            part = self._gradients(batch, heartbeat)
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
             parts.append(part)
