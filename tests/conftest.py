@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import hypothesis
 import pytest
 
 import orca  # noqa: F401 (test modules load TensorFlow, which must find triton loaded)
@@ -31,6 +32,9 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Spark's JVMs live for minutes here: what the better compiler takes is never won back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 gc.disable()  # until all are loaded
+# Every run tries the same examples; others: --hypothesis-profile=default --hypothesis-seed=1
+hypothesis.settings.register_profile("fixed", derandomize=True)
+hypothesis.settings.load_profile("fixed")
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away

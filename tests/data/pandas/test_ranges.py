@@ -89,7 +89,11 @@ def test_csv_in_ranges_is_that_of_pandas(tmp_path: Path, text: str, size: int, o
         with pytest.raises(DataError):
             read(form, files_at([str(path)]), size)
         return
-    frame, _ = read(form, files_at([str(path)]), size)
+    try:
+        frame, _ = read(form, files_at([str(path)]), size)
+    except DataError as error:
+        assert "of the same name, does not: rename one of them" in str(error)  # texts, and truths with gaps
+        return
     pd.testing.assert_frame_equal(frame, expected, check_index_type=False)
     assert frame.map(type).equals(expected.map(type))
 
@@ -113,6 +117,9 @@ def test_json_lines_in_ranges_are_those_of_pandas(tmp_path: Path, data: st.DataO
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     expected = pd.read_json(path, lines=True)
     frame, _ = read(Format("read_json", {"lines": True}), files_at([str(path)]), size)
+    empty = [name for name in expected if expected[name].isna().all()]  # pandas takes such dates for dates, or not
+    assert frame[empty].isna().all(axis=None)
+    frame, expected = frame.drop(columns=empty), expected.drop(columns=empty)
     # In a column of several kinds, a missing value may be None in one of them and NaN in the other.
     frame, expected = (
         one.where(one.notna(), None) if "object" in set(map(str, one.dtypes)) else one for one in (frame, expected)
@@ -204,6 +211,14 @@ def test_values_of_partitions_have_the_types_of_spark(texts: list[str], dtype: s
     files = [DataFile(text, 1, (("k", text),)) for text in texts]
     expected = pd.Series(values, dtype=dtype, name="k")
     pd.testing.assert_series_equal(partition_frame(files).k, expected)
+
+
+def test_types_of_columns_of_one_name_stay_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,a\n" + "0,True\n" * 8 + "0,")
+    frame, ranges = read(Format("read_csv", {}), files_at([str(path)]), 20)
+    assert ranges > 2
+    pd.testing.assert_frame_equal(frame, pd.read_csv(path))
 
 
 def test_partition_columns_have_the_types_of_dtype() -> None:

@@ -263,6 +263,11 @@ class Format:
         dates, dtype = self.options.get("parse_dates"), self.options.get("dtype")
         if types and (dtype is None or isinstance(dtype, Mapping)):
             exact = {label: kind for label, kind in types.items() if _is_parsed(kind)}
+            for label in [label for label in types if label not in exact]:
+                # pandas gives the type of a column to those of the same name, whose labels end in a number.
+                first = re.sub(r"\.\d+$", "", label) if isinstance(label, str) else label
+                if exact.pop(first, None) is str:
+                    raise ValueError(f"{first!r} holds texts, and {label!r}, of the same name, does not: rename one of them.")
             options["dtype"] = {**exact, **(dtype or {})}
         if isinstance(dates, list):
             options["parse_dates"] = [one for one in dates if types.get(one) is not str]
