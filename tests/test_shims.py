@@ -1,12 +1,10 @@
-"""The shims `zoo` and `bigdl`: nothing but names, and light to import."""
+"""What programs import from `zoo` and `bigdl`: the names of Orca, and light to import."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +13,10 @@ import bigdl.orca.learn.pytorch
 import orca
 import zoo.orca.learn.pytorch
 from orca.registry import BACKENDS
+from orca_classic import aliases
 from programs import run_program
 
-SRC = Path(__file__).resolve().parent.parent / "src"
-FILES = sorted(file for root in ("zoo", "bigdl") for file in (SRC / root).rglob("*.py"))
-MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in FILES]
+MODULES = sorted(aliases.modules())
 PATHS = ["orca", "orca.common", "orca.data", "orca.learn", "orca.learn.metrics", "orca.learn.trigger"]
 PATHS += ["orca.learn.horovod", "orca.learn.horovod.horovod_ray_runner"]
 PATHS += [f"orca.data.{name}" for name in "file image image.utils pandas ray_xshards shard tf.data utils".split()]
@@ -45,24 +42,6 @@ def test_triggers_have_one_home_and_a_name_in_each_place(module: str) -> None:
     shared = classes - {"Trigger", "Combination", "AskedTrigger", "And", "Or"}
     assert len(shared) == 8 and shared <= set(triggers.__all__) <= set(home.__all__)
     assert all(getattr(triggers, name) is getattr(home, name) for name in triggers.__all__)
-
-
-def test_no_folder_of_a_shim_is_a_namespace_package() -> None:
-    folders = {file.parent for file in FILES}
-    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
-
-
-@pytest.mark.parametrize("file", FILES, ids=MODULES)
-def test_shim_is_a_docstring_imports_and_all(file: Path) -> None:
-    text = file.read_text()
-    tree = ast.parse(text)
-    assert len(text[: text.index("__all__")].splitlines()) <= 12
-    assert len((ast.get_docstring(tree) or "\n").splitlines()) == 1
-    _, *imports, names = tree.body
-    assert all(isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orca.") for node in imports)
-    assert isinstance(names, ast.Assign | ast.AnnAssign)
-    assert ast.unparse(names.targets[0] if isinstance(names, ast.Assign) else names.target) == "__all__"
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
 
 
 @pytest.mark.parametrize("module", MODULES)

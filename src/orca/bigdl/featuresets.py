@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from typing_extensions import Self
 
-from orca.bigdl.doors import refusal
+from orca.bigdl.refusals import refusal
 from orca.classic.sample import Sample
 from orca.errors import ArgumentError, DataError, NotSupported
 from orca.feature.image import ImageFeature, decoded, resized

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from orca.bigdl.doors import CAFFE, refusal
+from orca.bigdl.refusals import CAFFE, refusal
 from orca.classic.sample import JTensor
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.penalties import penalised, weights_of_kind

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from orca.bigdl.doors import CAFFE, refusal
 from orca.bigdl.optimizer import Trainer, one_method, trained
+from orca.bigdl.refusals import CAFFE, refusal
 from orca.classic.sample import EvaluatedResult, JTensor
 from orca.errors import ArgumentError, MissingDependency
 

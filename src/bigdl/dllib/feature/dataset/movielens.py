@@ -1,6 +1,0 @@
-"""MovieLens."""
-
-from orca.bigdl.datasets import get_id_pairs, get_id_ratings
-from orca.bigdl.datasets import read_ratings as read_data_sets
-
-__all__ = ["get_id_pairs", "get_id_ratings", "read_data_sets"]

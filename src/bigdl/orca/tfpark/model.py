@@ -1,5 +1,0 @@
-"""KerasModel, as bigdl.orca.tfpark.model names it."""
-
-from orca.tfpark.model import KerasModel
-
-__all__ = ["KerasModel"]

@@ -1,5 +1,0 @@
-"""TFPredictor, as zoo.tfpark.tf_predictor names it."""
-
-from orca.tfpark.predictor import TFPredictor
-
-__all__ = ["TFPredictor"]

@@ -1,5 +1,0 @@
-"""TFNet, as zoo.tfpark.tfnet names it."""
-
-from orca.tfpark.net import TFNet
-
-__all__ = ["TFNet"]
