@@ -133,7 +133,7 @@ def test_a_missing_mxnet_says_what_to_install() -> None:
         from orca import Estimator
         from orca.errors import MissingDependency
         try:
-            Estimator.from_mxnet
+            Estimator.from_mxnet(model_creator=len, config={"optimizer": "sgd"}, loss_creator=len)
         except MissingDependency as error:
             assert "pip install 'orca-dl[mxnet]'" in str(error), error
         else:
