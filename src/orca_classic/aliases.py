@@ -40,6 +40,13 @@ _MOVED = {
     "bigdl.util.common": "bigdl.dllib.utils.common",
 }
 
+# What star imports of the modules of these packages bring besides their own names.
+_LIBRARY = ("bigdl.dlframes", "bigdl.dllib", "zoo.common", "zoo.pipeline")
+_BESIDES = (
+    "orca.bigdl.datasets: to_sample_rdd; orca.classic.nncontext: *COMMON, "
+    "[RDD], [DataFrame], [SQLContext], [SparkConf], [SparkContext], [SparkFiles], [six]"  # in COMMON if installed
+)
+
 # Names that several modules have.
 _ESTIMATOR = "orca.classic.{root}: Estimator"
 _CONTEXT = "orca.cluster.context: OrcaContext, init_orca_context, stop_orca_context"
@@ -54,6 +61,14 @@ _OPTIMIZERS = (
 _TRIGGERS = (
     "orca.core.triggers: EveryEpoch, MaxEpoch, MaxIteration, MaxScore, MinLoss, SeveralIteration, TriggerAnd, TriggerOr"
 )
+_PREPROCESSING = "orca.feature.preprocessing: *; orca.bigdl.featuresets: FeatureSet, Relation, Relations"
+_OPTIMIZER = (
+    "orca.bigdl.optimizer: BaseOptimizer, DistriOptimizer, LocalOptimizer, Optimizer, TrainSummary, "
+    "ValidationSummary; orca.bigdl.validation: *METHODS; orca.bigdl.initial: *REGULARIZERS; "
+    "orca.optimizers: Adadelta, Adagrad, Adam, Adamax, Ftrl, LBFGS, OptimMethod, ParallelAdam, RMSprop, SGD; "
+    "orca.optimizers.schedules: Default, Exponential, MultiStep, Plateau, Poly, SequentialSchedule, Step, Warmup; "
+    f"{_TRIGGERS}; orca.bigdl.refusals: *OPTIMIZER"
+)
 _KERAS_LAYERS = (
     "orca.bigdl.keras.layers: *KERAS, merge; orca.bigdl.keras.engine: Input, KerasLayer; orca.bigdl.refusals: *KERAS"
 )
@@ -61,15 +76,14 @@ _KERAS_MODELS = "orca.bigdl.keras.engine: KerasNet, Model, Sequential; orca.bigd
 _SHAPES = "orca.bigdl.datasets: remove_batch, toMultiShape"
 _KERAS1 = "orca.bigdl.refusals: *BACKEND"
 
-# {module: the homes of its names}. `home: *` stands for the names in the `__all__` of the home, `home: *TABLE` for the
-# keys of a dict of objects in it; `[name]` is left out of star imports. {root} is `zoo` or `bigdl`.
+# {module: the homes of its names}. `home: *` stands for the names in the `__all__` of the home, `home: *NAMES` for
+# those of another list in it, or for the keys of a dict of objects; `[name]` is left out of star imports. {root} is
+# `zoo` or `bigdl`.
 _TABLE = {
     "bigdl.dlframes.dl_classifier": "orca.nnframes.dlframes: DLClassifier, DLClassifierModel, DLEstimator, DLModel",
     "bigdl.dllib.estimator": "orca.bigdl.net: Estimator",
     "bigdl.dllib.estimator.estimator": "orca.bigdl.net: Estimator",
-    "bigdl.dllib.feature.common": (
-        "orca.feature.preprocessing: *; orca.bigdl.featuresets: FeatureSet, Relation, Relations"
-    ),
+    "bigdl.dllib.feature.common": f"{_PREPROCESSING}; orca.bigdl.datasets: DataSet",
     "bigdl.dllib.feature.dataset.base": "orca.bigdl.datasets: maybe_download",
     "bigdl.dllib.feature.dataset.dataset": "orca.bigdl.datasets: DataSet",
     "bigdl.dllib.feature.dataset.mnist": (
@@ -123,26 +137,12 @@ _TABLE = {
         "orca.bigdl.refusals: *LAYERS"
     ),
     "bigdl.dllib.nncontext": "orca.classic.nncontext: *",
-    "bigdl.dllib.nnframes": "orca.nnframes: *",
-    "bigdl.dllib.nnframes.nn_classifier": (
-        "orca.nnframes: HasBatchSize, HasOptimMethod, HasSamplePreprocessing, HasThreshold, NNClassifier, "
-        "NNClassifierModel, NNEstimator, NNModel"
-    ),
+    "bigdl.dllib.nnframes": f"orca.nnframes: *; {_PREPROCESSING}; {_OPTIMIZER}",
+    "bigdl.dllib.nnframes.nn_classifier": f"orca.nnframes: *; {_PREPROCESSING}; {_OPTIMIZER}",
     "bigdl.dllib.nnframes.nn_image_reader": "orca.nnframes: NNImageReader",
     "bigdl.dllib.nnframes.nn_image_schema": "orca.nnframes: with_origin_column",
-    "bigdl.dllib.optim.optimizer": (
-        "orca.bigdl.optimizer: BaseOptimizer, DistriOptimizer, LocalOptimizer, Optimizer, TrainSummary, "
-        "ValidationSummary; orca.bigdl.validation: *METHODS; orca.bigdl.initial: *REGULARIZERS; "
-        "orca.optimizers: Adadelta, Adagrad, Adam, Adamax, Ftrl, LBFGS, OptimMethod, ParallelAdam, RMSprop, SGD; "
-        "orca.optimizers.schedules: Default, Exponential, MultiStep, Plateau, Poly, SequentialSchedule, Step, Warmup; "
-        f"{_TRIGGERS}; orca.bigdl.refusals: *OPTIMIZER"
-    ),
-    "bigdl.dllib.utils.common": (
-        "orca.classic.nncontext: RNG, EvaluatedResult, JTensor, JavaValue, Sample, callBigDlFunc, create_spark_conf, "
-        "create_tmp_path, get_dtype, get_local_file, get_node_and_core_number, get_optimizer_version, "
-        "get_spark_context, get_spark_sql_context, init_engine, is_distributed, set_optimizer_version, text_from_path, "
-        "to_list; orca.bigdl.datasets: to_sample_rdd"
-    ),
+    "bigdl.dllib.optim.optimizer": _OPTIMIZER,
+    "bigdl.dllib.utils.common": "orca.bigdl.datasets: to_sample_rdd",
     "bigdl.dllib.utils.file_utils": (
         "orca.classic.paths: *; orca.classic.sample: JTensor, Sample; orca.bigdl.datasets: set_core_number"
     ),
@@ -173,7 +173,10 @@ _TABLE = {
     "bigdl.orca.data.shard": "orca.data.shard: SharedValue, SparkXShards, XShards, spark_df_to_ray_dataset",
     "bigdl.orca.data.tf": "orca.data.tf.data: Dataset",
     "bigdl.orca.data.tf.data": "orca.data.tf.data: Dataset",
-    "bigdl.orca.data.transformer": "orca.data.transformer: *",
+    "bigdl.orca.data.transformer": (
+        "orca.data.transformer: *; orca.cluster.context: OrcaContext; "
+        "orca.data.shard: SparkXShards, spark_df_to_pd_sparkxshards"
+    ),
     "bigdl.orca.data.utils": "orca.data.shard: spark_df_to_pd_sparkxshards",
     "bigdl.orca.inference": "orca.bigdl.net: InferenceModel",
     "bigdl.orca.learn.bigdl": _ESTIMATOR,
@@ -208,17 +211,20 @@ _TABLE = {
     "bigdl.orca.learn.pytorch.estimator": _ESTIMATOR,
     "bigdl.orca.learn.pytorch.experimential.mmcv.mmcv_ray_estimator": "orca.classic.mmcv: MMCVRayEstimator",
     "bigdl.orca.learn.pytorch.pytorch_metrics": "orca.classic.metrics: *",
+    "bigdl.orca.learn.pytorch.pytorch_pyspark_estimator": "orca_classic.spark_estimators: PyTorchPySparkEstimator",
     "bigdl.orca.learn.pytorch.training_operator": "orca.operator: *",
     "bigdl.orca.learn.pytorch.utils": "orca.classic.statistics: process_stats",
     "bigdl.orca.learn.tf.estimator": "orca.classic.tf1: Estimator, save_model_dir",
     "bigdl.orca.learn.tf.tf_estimator": "orca.tfpark.estimator: TFEstimator",
     "bigdl.orca.learn.tf2": _ESTIMATOR,
     "bigdl.orca.learn.tf2.estimator": _ESTIMATOR,
+    "bigdl.orca.learn.tf2.pyspark_estimator": "orca_classic.spark_estimators: SparkTFEstimator",
     "bigdl.orca.learn.trigger": "orca.core.triggers: EveryEpoch, SeveralIteration, Trigger",
-    "bigdl.orca.learn.utils": "orca.classic.checkpoints: find_latest_checkpoint",
+    "bigdl.orca.learn.utils": "orca.classic.checkpoints: find_latest_checkpoint; orca_classic.shard_frames: *",
     "bigdl.orca.ray": "orca.cluster.ray: OrcaRayContext; orca.classic.ray: RayOnSparkContext",
     "bigdl.orca.ray.ray_on_spark_context": "orca.classic.ray: RayOnSparkContext",
     "bigdl.orca.ray.raycontext": "orca.cluster.ray: OrcaRayContext",
+    "bigdl.orca.ray.utils": "orca_classic.resources: *",
     "bigdl.orca.tfpark": "orca.tfpark: *, [tf1]",
     "bigdl.orca.tfpark.estimator": "orca.tfpark.estimator: TFEstimator, TFEstimatorSpec",
     "bigdl.orca.tfpark.gan": _GAN,
@@ -237,7 +243,7 @@ _TABLE = {
     "bigdl.orca.torch.utils": "orca.nnframes.parts: DistributedSequentialSampler, trainable_param",
     "bigdl.orca.torch.zoo_pickle_module": "orca.nnframes.parts: Pickler, Unpickler, dump, dumps, load, loads",
     "bigdl.util.engine": "orca.classic.nncontext: create_spark_conf, get_node_and_core_number, init_engine",
-    "zoo": "orca.classic.nncontext: init_nncontext, init_spark_conf, init_spark_on_local, init_spark_on_yarn",
+    "zoo": f"orca.classic.nncontext: *; {_BESIDES}",
     "zoo.common": (
         "orca.classic.paths: convert_to_safe_path; orca.classic.sample: Sample; orca.bigdl.datasets: set_core_number"
     ),
@@ -263,9 +269,10 @@ def install(package: str) -> None:
 @cache
 def modules() -> dict[str, str]:
     """Return {module: the row of its names, "" for a package of modules only} of all aliases."""
-    rows = dict(_TABLE)
+    table = {path: f"{row}; {_BESIDES}" if path.startswith(_LIBRARY) else row for path, row in _TABLE.items()}
+    rows = dict(table)
     for older, newer in _MOVED.items():
-        rows |= {older + path[len(newer) :]: row for path, row in _TABLE.items() if f"{path}.".startswith(f"{newer}.")}
+        rows |= {older + path[len(newer) :]: row for path, row in table.items() if f"{path}.".startswith(f"{newer}.")}
     parents = {path[:end] for path in rows for end, letter in enumerate(path) if letter == "."}
     return dict.fromkeys(parents, "") | rows
 
@@ -306,23 +313,22 @@ class AliasModule(ModuleType):
         """Return the object of a name; explicit names load no home but their own."""
         for alias, home, attribute in self._names():
             if alias.strip("[]") == name:
-                found = getattr(importlib.import_module(home), attribute.removeprefix("*"))
-                return found[name] if attribute.startswith("*") else found
+                module = importlib.import_module(home)
+                return attribute[name] if isinstance(attribute, dict) else getattr(module, attribute)
         close = difflib.get_close_matches(name, dir(self), 1)
         hint = f"Did you mean {close[0]}?" if close else f"It has {', '.join(self.__all__) or 'modules only'}."
         raise AttributeError(f"module {self.__name__!r} has no name {name!r}. {hint}")
 
-    def _names(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (name, its home, its name there or "*" and that of the dict that holds it); explicit names first."""
+    def _names(self) -> Iterator[tuple[str, str, str | dict[str, Any]]]:
+        """Yield (name, its home, its name there or the dict that holds it); explicit names first."""
         row = modules()[self.__name__].format(root=self.__name__.split(".")[0])
         homes = (part.partition(":") for part in row.split(";") if part)
         pairs = [(name.strip(), home.strip()) for home, _, names in homes for name in names.split(",")]
         for item, home in sorted(pairs, key=lambda pair: pair[0].startswith("*")):
             original, _, alias = item.partition(" as ")
-            if item == "*":
-                yield from ((name, home, name) for name in importlib.import_module(home).__all__)
-            elif item.startswith("*"):
-                yield from ((name, home, item) for name in getattr(importlib.import_module(home), item[1:]))
+            if item.startswith("*"):
+                names = getattr(importlib.import_module(home), item[1:] or "__all__")
+                yield from ((name, home, names if isinstance(names, dict) else name) for name in names)
             else:
                 yield alias or original, home, original.strip("[]")
 

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import pytest
 
 import bigdl
@@ -136,3 +137,61 @@ def test_modules_import_from_a_zip(tmp_path: Path) -> None:
         assert len(list(pkgutil.walk_packages(zoo.__path__, "zoo."))) > 90
     """
     run_program(program)
+
+
+@pytest.mark.parametrize(
+    "module",
+    """
+    bigdl.dllib.feature.image bigdl.dllib.feature.common bigdl.dllib.utils.common bigdl.nn.layer zoo.common.nncontext
+    bigdl.util.common bigdl.optim.optimizer zoo.feature.common zoo.feature.image zoo.feature.text zoo.util.tf
+    zoo.util.triggers zoo.pipeline.api.keras.layers bigdl.dlframes.dl_classifier zoo
+    """.split(),
+)
+def test_star_imports_bring_what_the_original_modules_had_imported(module: str) -> None:
+    scope: dict[str, object] = {}
+    exec(f"from {module} import *", scope)
+    wanted = "np sys os JTensor Sample get_spark_context callZooFunc INTMAX warnings".split()
+    assert [name for name in wanted if name not in scope] == []
+    assert scope["np"] is np and scope["sys"] is sys
+    assert "SparkContext" in scope or importlib.util.find_spec("pyspark") is None
+
+
+def test_star_import_of_nnframes_brings_optim_methods_and_preprocessing() -> None:
+    pytest.importorskip("pyspark")
+    scope: dict[str, object] = {}
+    exec("from zoo.pipeline.nnframes import *", scope)
+    assert {"NNEstimator", "Adam", "MaxEpoch", "TrainSummary", "SeqToTensor", "ChainedPreprocessing"} <= scope.keys()
+
+
+def test_star_imports_leave_out_packages_that_are_not_installed() -> None:
+    run_program("""
+        import sys
+        from importlib.abc import MetaPathFinder
+        class Missing(MetaPathFinder):
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] in ("pyspark", "six"):
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        import importlib.util
+        found = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *rest: None if name in ("pyspark", "six") else found(name, *rest)
+        sys.meta_path.insert(0, Missing())
+        from bigdl.dllib.keras.metrics import *
+        from zoo.common.nncontext import *
+        assert Accuracy and np and "SparkContext" not in globals() and "six" not in globals()
+        try:
+            from zoo.common.nncontext import SparkContext
+        except ImportError as error:
+            assert "pip install 'orca-dl[spark]'" in str(error), error
+        else:
+            raise AssertionError
+    """)
+
+
+def test_transformers_bring_shards_and_context() -> None:
+    scope: dict[str, object] = {}
+    exec("from bigdl.orca.data.transformer import *", scope)
+    from orca.cluster.context import OrcaContext
+    from orca.data.shard import SparkXShards, spark_df_to_pd_sparkxshards
+
+    wanted = (OrcaContext, SparkXShards, spark_df_to_pd_sparkxshards)
+    assert tuple(scope[value.__name__] for value in wanted) == wanted and "StringIndexer" in scope
