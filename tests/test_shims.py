@@ -11,9 +11,9 @@ import pytest
 import bigdl.orca.learn.pytorch
 import orca
 import zoo.orca.learn.pytorch
-from orca.classic import nncontext
 from orca.registry import BACKENDS
 from orca_classic import aliases
+from orca_classic.zoo import nncontext
 from programs import run_program
 
 MODULES = sorted(aliases.modules())

@@ -44,10 +44,10 @@ ENGINES = {
 ESTIMATORS = {
     "torch": ("orca.estimators.torch", "TorchEstimator"),
     "keras": ("orca.estimators.keras", "KerasEstimator"),
-    "tfgraph": ("orca.estimators.tfgraph", "GraphEstimator"),
+    "tfgraph": ("orca_classic.tf1.estimators.graph", "GraphEstimator"),
     "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
-    "mxnet": ("orca.estimators.mxnet", "MxnetEstimator"),
-    "bigdl": ("orca.estimators.bigdl", "BigdlEstimator"),
+    "mxnet": ("orca_classic.mxnet.estimator", "MxnetEstimator"),
+    "bigdl": ("orca_classic.bigdl.estimator", "BigdlEstimator"),
 }
 
 # Asked in this order; each looks at sys.modules before it imports anything.
@@ -58,8 +58,8 @@ SOURCES = (
     ("orca.sources.ray", "RayDatasetSource", "ray"),
     ("orca.sources.torchdata", "LoaderSource", "torch"),
     ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),
-    ("orca.sources.mxdata", "MxnetSource", "mxnet"),
-    ("orca.sources.tfrows", "TfRowsSource", "tensorflow"),
+    ("orca_classic.mxnet.data", "MxnetSource", "mxnet"),
+    ("orca_classic.tf1.packed_rows", "TfRowsSource", "tensorflow"),
     ("orca.sources.arrays", "PandasSource", ""),
     ("orca.sources.arrays", "ArraySource", ""),
     ("orca.sources.creator", "CreatorSource", ""),
@@ -71,12 +71,12 @@ EXTRAS = {
     "ray": "ray",
     "torch": "torch",
     "safetensors": "torch",
-    "tensorflow": "tensorflow",
-    "keras": "tensorflow",
-    "tf_keras": "tensorflow",
-    "tf_slim": "tensorflow",
+    "tensorflow": "keras",
+    "keras": "keras",
+    "h5py": "keras",
+    "tf_keras": "tf1",
+    "tf_slim": "tf1",
     "openvino": "openvino",
-    "mxnet": "mxnet",
 }
 
 
@@ -104,17 +104,17 @@ def openvino_converter() -> Any:
 
 def bigdl_loader() -> Any:
     """Import the function that reads a model of BigDL."""
-    return _load("orca.bigdl.files", "load_layer", need="a bigdl model")
+    return _load("orca_classic.bigdl.files", "load_layer", need="a bigdl model")
 
 
 def bigdl_entry() -> Any:
     """Import the function that returns the torch module of a model of BigDL."""
-    return _load("orca.bigdl.training", "entry_of", need="a bigdl model")
+    return _load("orca_classic.bigdl.training", "entry_of", need="a bigdl model")
 
 
 def bigdl_data() -> Any:
     """Import the function that brings the data of BigDL's programs into a form that sources know."""
-    return _load("orca.bigdl.training", "rows_for", need="a bigdl model")
+    return _load("orca_classic.bigdl.training", "rows_for", need="a bigdl model")
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:
@@ -124,11 +124,6 @@ def source_of(data: Any, spec: DataSpec) -> Source:
             continue
         kind = _load(module, name, need=f"data of type {type(data).__name__}")
         if kind.wraps(data):
-            if spec.cache and not getattr(kind, "caches", False):
-                raise ArgumentError(
-                    f"cache=True keeps the rows of a Spark DataFrame; got {type(data).__name__}, which is not computed "
-                    "anew in each call, or not by Spark. Leave cache out."
-                )
             source: Source = kind(data, spec)
             return source
     raise ArgumentError(
@@ -143,6 +138,11 @@ def _load(module: str, name: str, need: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
+        if package == "mxnet":  # it has no extra: its metadata asks for numpy < 2
+            raise MissingDependency(
+                f"{need} needs the package 'mxnet', which is not installed. Run: pip install 'orca-dl[torch]' requests "
+                "setuptools; pip install --no-deps mxnet==1.9.1 graphviz==0.8.4"
+            ) from error
         if package in EXTRAS:
             raise MissingDependency.of(package, EXTRAS[package], need) from error
         raise

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABCMeta
 from typing import Any
 
-from orca.classic.bigdl import Estimator
 from orca.estimators.keras import KerasEstimator
 from orca.estimators.torch import TorchEstimator
+from orca_classic.zoo.bigdl import Estimator
 
 __all__ = ["PyTorchPySparkEstimator", "SparkTFEstimator"]
 
