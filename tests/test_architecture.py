@@ -245,10 +245,13 @@ def test_names_say_what_is_inside() -> None:
     assert not [name for name in classes if name.endswith(("Manager", "Factory", "Impl"))]
 
 
+BIGDL = "nn.layer nn.criterion keras.layers keras.models keras.autograd keras.objectives optim.optimizer utils.common"
+
+
 def given_by_bigdl() -> set[str]:
     """Return the names of BigDL's API."""
-    doors, net = (importlib.import_module(f"orca_classic.bigdl.{name}") for name in ("doors", "net"))
-    return {name for door in vars(doors).values() if isinstance(door, doors.Names) for name in door} | {*net.__all__}
+    modules = ["orca_classic.bigdl.net", *(f"bigdl.dllib.{name}" for name in BIGDL.split())]
+    return {name for module in modules for name in importlib.import_module(module).__all__}
 
 
 def test_one_word_names_one_class() -> None:

@@ -1,12 +1,9 @@
-"""The shims `zoo` and `bigdl`: nothing but names, and light to import."""
+"""What programs import from `zoo` and `bigdl`: the names of Orca, and light to import."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +12,11 @@ import bigdl.orca.learn.pytorch
 import orca
 import zoo.orca.learn.pytorch
 from orca.registry import BACKENDS
+from orca_classic import aliases
+from orca_classic.zoo import nncontext
 from programs import run_program
 
-SRC = Path(__file__).resolve().parent.parent / "src"
-FILES = sorted(file for root in ("zoo", "bigdl") for file in (SRC / root).rglob("*.py"))
-MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in FILES]
+MODULES = sorted(aliases.modules())
 PATHS = ["orca", "orca.common", "orca.data", "orca.learn", "orca.learn.metrics", "orca.learn.trigger"]
 PATHS += ["orca.learn.horovod", "orca.learn.horovod.horovod_ray_runner"]
 PATHS += [f"orca.data.{name}" for name in "file image image.utils pandas ray_xshards shard tf.data utils".split()]
@@ -28,8 +25,6 @@ PATHS += [f"orca.data.image.{name}" for name in ("parquet_dataset", "preprocessi
 PATHS += [f"orca.learn.{kind}{file}" for kind in ("openvino", "pytorch", "tf2") for file in ("", ".estimator")]
 PATHS += ["orca.learn.mxnet"]
 PATHS += ["orca.learn.pytorch.training_operator", "orca.learn.pytorch.pytorch_metrics"]
-# Modules whose classes are derived from those of a framework, or whose star import brings some of its own.
-LOADING = r"nnframes|dlframes|nncontext|api\.torch|orca\.torch"
 CALLBACKS = ["base", "maincallback", "maxsteps", "model_checkpoint", "tensorboard", "tqdm", "wandb"]
 
 
@@ -43,29 +38,9 @@ def test_triggers_have_one_home_and_a_name_in_each_place(module: str) -> None:
     triggers, home = importlib.import_module(module), importlib.import_module("orca.core.triggers")
     classes = {name for name, value in vars(home).items() if inspect.isclass(value) and issubclass(value, home.Trigger)}
     shared = classes - {"Trigger", "Combination", "AskedTrigger", "And", "Or"}
-    assert len(shared) == 8 and shared <= set(triggers.__all__) <= set(home.__all__)
-    assert all(getattr(triggers, name) is getattr(home, name) for name in triggers.__all__)
-
-
-def test_no_folder_of_a_shim_is_a_namespace_package() -> None:
-    folders = {file.parent for file in FILES}
-    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
-
-
-@pytest.mark.parametrize("file", FILES, ids=MODULES)
-def test_shim_is_a_docstring_imports_and_all(file: Path) -> None:
-    text = file.read_text()
-    tree = ast.parse(text)
-    assert len(text[: text.index("__all__")].splitlines()) <= 16
-    assert len((ast.get_docstring(tree) or "\n").splitlines()) == 1
-    _, *imports, names = tree.body
-    assert all(
-        isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("orca.", "orca_classic."))
-        for node in imports
-    )
-    assert isinstance(names, ast.Assign | ast.AnnAssign)
-    assert ast.unparse(names.targets[0] if isinstance(names, ast.Assign) else names.target) == "__all__"
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
+    names = set(triggers.__all__) - set(nncontext.COMMON) - {"to_sample_rdd"}
+    assert len(shared) == 8 and shared <= names <= set(home.__all__)
+    assert all(getattr(triggers, name) is getattr(home, name) for name in names)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -74,12 +49,8 @@ def test_star_import_gives_the_names_of_orca_and_no_others(module: str) -> None:
     namespace: dict[str, Any] = {}
     exec(f"from {module} import *", namespace)
     assert set(namespace) - {"__builtins__"} == set(shim.__all__)
-    if not module.endswith("nncontext"):  # whose star import brings numpy, os and the like, as programs rely on
-        assert all(
-            value.__module__.startswith(("orca.", "orca_classic."))
-            for name, value in namespace.items()
-            if name != "__builtins__"
-        )
+    own = [value for name, value in namespace.items() if name not in {"__builtins__", *nncontext.__all__}]
+    assert all(value.__module__.startswith(("orca.", "orca_classic.")) for value in own)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -159,7 +130,7 @@ def test_estimator_of_keras_runs_on_the_cluster_that_is_up(root: str, path: str)
 def test_importing_every_shim_loads_no_framework_and_no_engine() -> None:
     run_program(f"""
         import importlib, sys
-        for module in {[module for module in MODULES if not re.search(LOADING, module)]!r}:
+        for module in {MODULES!r}:
             importlib.import_module(module)
         heavy = {{"pyspark", "ray", "torch", "tensorflow", "keras", "mxnet", "openvino", "pandas"}} & set(sys.modules)
         assert not heavy, heavy

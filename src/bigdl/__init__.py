@@ -1,3 +1,5 @@
-"""Names of BigDL, for programs written for it."""
+"""Names of BigDL, for programs written for it: orca_classic.aliases has the table."""
 
-__all__: list[str] = []
+from orca_classic.aliases import install as _install
+
+_install(__name__)

@@ -1,5 +1,5 @@
-"""Names of Analytics Zoo, for programs written for it."""
+"""Names of Analytics Zoo, for programs written for it: orca_classic.aliases has the table."""
 
-from orca_classic.zoo.nncontext import init_nncontext, init_spark_conf, init_spark_on_local, init_spark_on_yarn
+from orca_classic.aliases import install as _install
 
-__all__ = ["init_nncontext", "init_spark_conf", "init_spark_on_local", "init_spark_on_yarn"]
+_install(__name__)

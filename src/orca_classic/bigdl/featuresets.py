@@ -22,9 +22,9 @@ import numpy as np
 from orca.errors import ArgumentError, DataError, NotSupported
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of
-from orca_classic.bigdl.doors import refusal
 from orca_classic.bigdl.feature.image import ImageFeature, decoded, resized
 from orca_classic.bigdl.feature.preprocessing import ChainedPreprocessing, Preprocessing
+from orca_classic.bigdl.refusals import refusal
 from orca_classic.zoo.sample import Sample
 
 Row = TypeVar("Row")

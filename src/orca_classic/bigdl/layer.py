@@ -21,7 +21,7 @@ from torch import nn
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.penalties import penalised, weights_of_kind
 from orca.rows.tree import flatten, map_tree, unflatten
-from orca_classic.bigdl.doors import CAFFE, refusal
+from orca_classic.bigdl.refusals import CAFFE, refusal
 from orca_classic.zoo.sample import JTensor
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from orca.errors import ArgumentError, MissingDependency
-from orca_classic.bigdl.doors import CAFFE, refusal
 from orca_classic.bigdl.optimizer import Trainer, one_method, trained
+from orca_classic.bigdl.refusals import CAFFE, refusal
 from orca_classic.zoo.sample import EvaluatedResult, JTensor
 
 __all__ = ["Estimator", "GraphNet", "InferenceModel", "Net"]

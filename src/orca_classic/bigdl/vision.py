@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orca_classic.bigdl.doors import LEFT_OUT_VISION, refused
+from orca_classic.bigdl import refusals
 from orca_classic.bigdl.feature import image
 from orca_classic.bigdl.feature.image import (
     ImageChannelNormalize,
@@ -24,7 +24,7 @@ from orca_classic.bigdl.featuresets import Pipeline
 STEPS = ("AspectScale", "Brightness", "BytesToMat", "CenterCrop", "ChannelOrder", "ColorJitter", "Contrast", "Expand", "Filler", "FixedCrop", "HFlip", "Hue", "PixelBytesToMat", "PixelNormalize", "RandomAspectScale", "RandomCrop", "Resize", "Saturation")  # fmt: skip
 __all__ = [
     "ChannelNormalize", "ChannelScaledNormalizer", "DistributedImageFrame", "FeatureTransformer", "ImageFeature", "ImageFrame",
-    "ImageFrameToSample", "LocalImageFrame", "MatToFloats", "MatToTensor", "Pipeline", "RandomTransformer", *STEPS, *LEFT_OUT_VISION,
+    "ImageFrameToSample", "LocalImageFrame", "MatToFloats", "MatToTensor", "Pipeline", "RandomTransformer", *STEPS, *refusals.VISION,
 ]  # fmt: skip
 
 
@@ -62,4 +62,4 @@ def ImageFrameToSample(input_keys: Sequence[str] = ("imageTensor",), target_keys
 
 
 globals().update({name: getattr(image, f"Image{name}") for name in STEPS})
-globals().update({name: refused(name, words) for name, words in LEFT_OUT_VISION.items()})
+globals().update(refusals.VISION)

@@ -3,16 +3,21 @@
 `from zoo.common.nncontext import *` also brought modules and classes that programs came to rely on: they are here too.
 """
 
+# ruff: noqa: F401 (names of the star import)
 from __future__ import annotations
 
 import glob
 import importlib
+import importlib.util
 import inspect
+import multiprocessing
 import os
 import re
 import sys
 import tempfile
 import threading
+import traceback
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +38,31 @@ except ImportError:  # pandas and TensorFlow bring it; the star import has its n
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
-_PYSPARK = {
+_LAZY = {
     **dict.fromkeys(("RDD", "SparkConf", "SparkContext", "SparkFiles"), "pyspark"),
     **dict.fromkeys(("DataFrame", "SQLContext"), "pyspark.sql"),
-}  # names of the star import, loaded on first use
+    "six": "six",
+}  # names of the star import, loaded on first use; it leaves out those whose package is not installed
+INTMIN, INTMAX, DOUBLEMAX = -(2**31), 2**31 - 1, sys.float_info.max
+# What spark-bigdl.conf set. Spark has no "nio" any more, and ignores it.
+_SPARK_SETTINGS = {
+    "spark.shuffle.reduceLocality.enabled": "false",
+    "spark.shuffle.blockTransferService": "nio",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "3600s",
+    "spark.speculation": "false",
+    "spark.serializer": "org.apache.spark.serializer.JavaSerializer",
+}
 OPTIMIZERS = ("optimizerV1", "optimizerV2")
 _versions = {"optimizer": "optimizerV1"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PYSPARK:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_PYSPARK[name]), name)
+        home = importlib.import_module(_LAZY[name])
+        return home if name == _LAZY[name] else getattr(home, name)
     except ImportError as error:
         raise MissingDependency.of("pyspark", "spark", "nncontext") from error
 
@@ -168,7 +185,7 @@ def getOrCreateSparkContext(conf: Any = None, appName: str | None = None) -> Any
 
 
 def init_spark_conf(conf: Any = None) -> SparkConf:
-    """Return a SparkConf with our settings, and those given in a dict."""
+    """Return a SparkConf with the settings of create_spark_conf, and those given in a dict."""
     spark_conf = create_spark_conf()
     for key, value in _settings(conf).items():
         spark_conf.set(key, value)
@@ -176,18 +193,18 @@ def init_spark_conf(conf: Any = None) -> SparkConf:
 
 
 def create_spark_conf() -> SparkConf:
-    """Return a SparkConf with the settings that Orca gives every session."""
+    """Return a SparkConf with the settings of BigDL, and those that Orca gives every session."""
     from pyspark import SparkConf
 
     spark_conf = SparkConf()
-    for key, value in _spark.DEFAULTS.items():
+    for key, value in get_analytics_zoo_conf().items():
         spark_conf.setIfMissing(key, value)
     return spark_conf
 
 
 def get_analytics_zoo_conf() -> dict[str, str]:
-    """Return the settings that Orca gives every session."""
-    return dict(_spark.DEFAULTS)
+    """Return the settings of BigDL, and those that Orca gives every session."""
+    return {**_SPARK_SETTINGS, **_spark.DEFAULTS}
 
 
 def init_env(conf: Any) -> None:
@@ -305,6 +322,9 @@ def callBigDlFunc(bigdl_type: str, name: str, *args: Any) -> Any:
     raise NotSupported(f"callBigDlFunc({name!r}) is not supported: there is no JVM of BigDL. Use the Python API.")
 
 
+callZooFunc = callBigDlFunc
+
+
 def _settings(conf: Any) -> dict[str, str]:
     """Return settings given as a SparkConf, a dict, pairs, or the name of the application."""
     if conf is None:
@@ -318,14 +338,18 @@ def _settings(conf: Any) -> dict[str, str]:
     raise ArgumentError(f"conf must be a SparkConf, a dict or the name of the application; got {type(conf).__name__}.")
 
 
+_THERE = [name for name, home in _LAZY.items() if importlib.util.find_spec(home.split(".")[0])]
+# What a star import of any module of BigDL's library brought.
+COMMON = [
+    *_THERE, "DOUBLEMAX", "INTMAX", "INTMIN", "RNG", "EvaluatedResult", "JTensor", "JavaValue", "Sample",
+    "callBigDlFunc", "callZooFunc", "create_spark_conf", "create_tmp_path", "get_dtype", "get_local_file",
+    "get_node_and_core_number", "get_optimizer_version", "get_spark_context", "get_spark_sql_context", "init_engine",
+    "is_distributed", "np", "os", "set_optimizer_version", "sys", "tempfile", "text_from_path", "threading", "to_list",
+    "traceback", "warnings",
+]  # fmt: skip
 __all__ = [
-    *_PYSPARK, "RNG", "EvaluatedResult", "JTensor", "JavaValue", "Sample", "ZooContext", "ZooContextMeta",
-    "callBigDlFunc", "check_version",
-    "create_spark_conf", "create_tmp_path", "getOrCreateSparkContext", "get_analytics_zoo_conf", "get_dtype",
-    "get_local_file", "get_node_and_core_number", "get_optimizer_version", "get_spark_context",
-    "get_spark_sql_context", "glob", "init_engine", "init_env", "init_internal_nncontext", "init_nncontext",
-    "init_spark_conf", "init_spark_on_k8s", "init_spark_on_k8s_cluster", "init_spark_on_local", "init_spark_on_yarn",
-    "init_spark_on_yarn_cluster", "init_spark_standalone", "is_distributed", "load_conf", "np", "os", "re",
-    "set_optimizer_version", "six", "stop_spark_standalone", "sys", "tempfile", "text_from_path", "threading",
-    "to_list",
+    *COMMON, "ZooContext", "ZooContextMeta", "check_version", "getOrCreateSparkContext", "get_analytics_zoo_conf",
+    "glob", "init_env", "init_internal_nncontext", "init_nncontext", "init_spark_conf", "init_spark_on_k8s",
+    "init_spark_on_k8s_cluster", "init_spark_on_local", "init_spark_on_yarn", "init_spark_on_yarn_cluster",
+    "init_spark_standalone", "load_conf", "multiprocessing", "re", "stop_spark_standalone",
 ]  # fmt: skip

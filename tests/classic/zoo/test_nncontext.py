@@ -90,3 +90,18 @@ def test_context_that_is_up_is_the_one_that_is_returned(spark: Any) -> None:
     nodes, cores = nncontext.get_node_and_core_number()
     assert (nodes, cores) == (1, 3)
     assert nncontext.ZooContext.barrier_mode is True
+
+
+def test_spark_conf_has_the_settings_of_the_original() -> None:
+    from zoo.common.nncontext import create_spark_conf, get_analytics_zoo_conf, init_spark_conf
+
+    settings = {
+        "spark.shuffle.reduceLocality.enabled": "false",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.speculation": "false",
+        "spark.serializer": "org.apache.spark.serializer.JavaSerializer",
+    }
+    for conf in (init_spark_conf({"spark.app.name": "mine"}), create_spark_conf()):
+        assert {key: conf.get(key) for key in settings} == settings
+    assert settings.items() <= get_analytics_zoo_conf().items()
+    assert init_spark_conf({"spark.speculation": "true"}).get("spark.speculation") == "true"

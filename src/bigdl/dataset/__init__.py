@@ -1,3 +1,0 @@
-"""Datasets that BigDL's programs read."""
-
-__all__: list[str] = []

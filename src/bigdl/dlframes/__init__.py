@@ -1,3 +1,0 @@
-"""Names of bigdl.dlframes."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Names of bigdl.dllib.feature."""
-
-__all__: list[str] = []

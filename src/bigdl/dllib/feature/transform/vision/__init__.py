@@ -1,3 +1,0 @@
-"""Steps on images."""
-
-__all__: list[str] = []

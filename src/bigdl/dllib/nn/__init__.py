@@ -1,3 +1,0 @@
-"""Layers and criterions of BigDL."""
-
-__all__: list[str] = []

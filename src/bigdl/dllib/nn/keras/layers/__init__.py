@@ -1,3 +1,0 @@
-"""The Keras-style API of BigDL."""
-
-__all__: list[str] = []

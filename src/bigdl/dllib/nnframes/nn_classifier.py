@@ -1,8 +1,0 @@
-"""Stages of Spark ML, as bigdl.dllib.nnframes.nn_classifier names them."""
-
-from orca_classic.nnframes import *
-
-__all__ = [
-    "HasBatchSize", "HasOptimMethod", "HasSamplePreprocessing", "HasThreshold", "NNClassifier", "NNClassifierModel",
-    "NNEstimator", "NNModel",
-]  # fmt: skip

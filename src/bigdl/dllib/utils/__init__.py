@@ -1,3 +1,0 @@
-"""What programs need besides, as bigdl.dllib.utils names it."""
-
-__all__: list[str] = []

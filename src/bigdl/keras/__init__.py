@@ -1,3 +1,0 @@
-"""Keras 1 on BigDL."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Training of BigDL."""
-
-__all__: list[str] = []

@@ -1,5 +1,0 @@
-"""Files of tables as XShards, as bigdl.orca.data.pandas names them."""
-
-from orca.data.pandas import read_csv, read_json, read_parquet
-
-__all__ = ["read_csv", "read_json", "read_parquet"]

@@ -1,5 +1,0 @@
-"""XShards as a dataset of TensorFlow, as bigdl.orca.data.tf names them."""
-
-from orca_classic.data.tf.data import Dataset
-
-__all__ = ["Dataset"]

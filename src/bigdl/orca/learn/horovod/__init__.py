@@ -1,5 +1,0 @@
-"""Functions on workers that meet in Horovod, as bigdl.orca.learn.horovod names them."""
-
-from orca_classic.zoo.horovod import HorovodRayRunner
-
-__all__ = ["HorovodRayRunner"]

@@ -1,3 +1,0 @@
-"""What BigDL tried out, as bigdl.orca.learn.pytorch.experimential names it."""
-
-__all__: list[str] = []

@@ -1,5 +1,0 @@
-"""TFOptimizer, as bigdl.orca.tfpark.tf_optimizer names it."""
-
-from orca_classic.tf1.tfpark.optimizer import TFOptimizer
-
-__all__ = ["TFOptimizer"]

@@ -1,3 +1,0 @@
-"""What BigDL's programs share."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Names of zoo.feature."""
-
-__all__: list[str] = []

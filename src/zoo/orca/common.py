@@ -1,5 +1,0 @@
-"""The context, as zoo.orca.common names it."""
-
-from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
-
-__all__ = ["OrcaContext", "init_orca_context", "stop_orca_context"]

@@ -1,5 +1,0 @@
-"""XShards in Ray, as zoo.orca.data.ray_xshards names them."""
-
-from orca.data.ray_shards import RayXShards
-
-__all__ = ["RayXShards"]

@@ -1,3 +1,0 @@
-"""Names of zoo.pipeline."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Names of zoo.pipeline.api."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""The Keras-style API."""
-
-__all__: list[str] = []

@@ -1,8 +1,0 @@
-"""Stages of Spark ML, as zoo.pipeline.nnframes names them."""
-
-from orca_classic.nnframes import *
-
-__all__ = [
-    "HasBatchSize", "HasOptimMethod", "HasSamplePreprocessing", "HasThreshold", "NNClassifier", "NNClassifierModel",
-    "NNEstimator", "NNImageReader", "NNModel", "with_origin_column",
-]  # fmt: skip

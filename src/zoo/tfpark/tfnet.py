@@ -1,5 +1,0 @@
-"""TFNet, as zoo.tfpark.tfnet names it."""
-
-from orca_classic.tf1.tfpark.net import TFNet
-
-__all__ = ["TFNet"]

@@ -1,3 +1,0 @@
-"""What programs need besides, as zoo.util names it."""
-
-__all__: list[str] = []
