@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import orca
+from orca.registry import Backend, load
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
@@ -66,3 +67,16 @@ def packages_of(extra: str | None) -> set[str]:
         if (named and named[1]) == extra:
             names.add(re.split(r"[\[<>=;~! ]", text)[0])
     return names
+
+
+def test_entry_points_lead_to_what_their_group_takes() -> None:
+    """Those of pyproject.toml: the installed ones may be of an older tree."""
+    text = (ROOT / "pyproject.toml").read_text()
+    sections = re.findall(r'^\[project\.entry-points\."(orca\.\w+)"\]\n((?:\S.*\n)+)', text, re.MULTILINE)
+    targets = [(group, *line.split(" = ")) for group, lines in sections for line in lines.splitlines()]
+    assert ("orca.sources", "mxnet", '"orca_classic.mxnet.data:MxnetSource"') in targets
+    for group, library, target in targets:
+        if group == "orca.sources":
+            pytest.importorskip(library)
+        value = load(target.strip('"'), need=library)
+        assert hasattr(value, "wraps") if group == "orca.sources" else isinstance(value, Backend)
