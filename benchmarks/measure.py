@@ -118,7 +118,7 @@ def compared(name: str, times: dict[str, list[float]], targets: dict[str, float 
 def installed(peer: str, library: str) -> bool:
     """Say whether a peer can be measured; one that cannot is named in the end."""
     if find_spec(library) is None:
-        left_out[peer] = f"{library} is not installed: pip install 'orca-dl[bench]'"
+        left_out[peer] = f"{library} is not installed: uv pip install --group bench"
     return peer not in left_out
 
 

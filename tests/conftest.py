@@ -26,7 +26,7 @@ import orca  # noqa: F401 (test modules load TensorFlow, which must find triton 
 import programs
 from groups import pytest_xdist_make_scheduler  # noqa: F401  # pytest calls it
 
-# torch compiles in the test's own process: before torch 2.5 nothing ends its helpers but the end of that process.
+# torch compiles in the test's own process, and starts no helpers that would count as processes left behind.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Spark's JVMs live for minutes here: what the better compiler takes is never won back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -7,24 +7,28 @@ Needs nothing but the standard library: it runs before anything is installed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = ROOT / "pyproject.toml"
 PRIVATE_UV = ROOT / ".uv"
 # MXNet with what it imports. Its own metadata would hold numpy below 2, so it comes without its dependencies.
 MXNET = ["mxnet==1.9.1", "graphviz==0.8.4"]
+INSTALLED = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
 VERSION_OF_TORCH = "import importlib.metadata as m; print(m.version('torch'))"
 
 
 def main() -> None:
     """Make the environment if it is missing and install this project with its extras into it."""
     options = arguments()
-    if sys.version_info < (3, 10):  # noqa: UP036 - this file is also started by interpreters that are too old
-        sys.exit(f"Orca needs Python 3.10 or newer; this is {sys.version.split()[0]}. Choose: make PYTHON=python3.12")
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file is also started by interpreters that are too old
+        sys.exit(f"Orca needs Python 3.11 or newer; this is {sys.version.split()[0]}. Choose: make PYTHON=python3.12")
     uv = find_uv()
     venv = ROOT / options.venv
     python = venv / "bin" / "python"
@@ -38,9 +42,14 @@ def main() -> None:
         run([*install, *index, *(options.torch or "torch").split(), "torchvision"])
     kept = [] if options.lowest else keep_torch(python, venv)
     lowest = ["--resolution", "lowest-direct", "--upgrade"] if options.lowest else []
-    run([*install, *lowest, *kept, "--editable", f"{ROOT}[all,dev]"])
-    if not works([*install, "--no-deps", "--only-binary", "mxnet", *MXNET]):
-        print("MXNet is left out, as are its tests: it has wheels for Linux, and for macOS on Intel.", flush=True)
+    extras = "all,kerberos" if options.lowest and shutil.which("krb5-config") else "all"  # a library that is compiled
+    groups = ["dev", "bench"] if options.lowest else ["dev"]
+    grouped = [word for group in groups for word in ("--group", f"{PROJECT}:{group}")]
+    run([*install, *lowest, *kept, "--editable", f"{ROOT}[{extras}]", *grouped])
+    if options.lowest:
+        refuse_other_versions(python)
+    if options.mxnet and not works([*install, "--no-deps", "--only-binary", "mxnet", *MXNET]):
+        sys.exit("MXNet cannot be installed here: it has wheels for Linux, and for macOS on Intel.")
 
 
 def arguments() -> argparse.Namespace:
@@ -48,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--venv", default=".venv", help="folder of the environment, relative to the project")
     parser.add_argument("--python", default="", help="version such as 3.13; without it, the interpreter that runs this")
     parser.add_argument("--lowest", action="store_true", help="install the lowest versions that pyproject.toml allows")
+    parser.add_argument("--mxnet", action="store_true", help="install MXNet too")
     parser.add_argument("--torch", default="", help="requirement(s) of torch to install first, such as torch==2.9.1")
     parser.add_argument("--torch-index", default="", help="package index to take torch from, such as one of CPU builds")
     return parser.parse_args()
@@ -97,6 +107,41 @@ def keep_torch(python: Path, venv: Path) -> list[str]:
     constraint = venv / "torch.txt"
     constraint.write_text(f"torch=={asked.stdout.strip()}\n")
     return ["--constraint", str(constraint)]
+
+
+def refuse_other_versions(python: Path) -> None:
+    """Exit with an error if a package is installed in another version than its lower bound in pyproject.toml."""
+    import tomllib  # not at the top: an interpreter that is too old reads this file as far as its message
+
+    project = tomllib.loads(PROJECT.read_text())
+    extras = project["project"]["optional-dependencies"]
+    lists = [project["project"]["dependencies"], *extras.values(), *project["dependency-groups"].values()]
+    text = subprocess.run([str(python), "-c", INSTALLED], capture_output=True, check=True, text=True).stdout
+    versions = {plain_name(name): version for name, version in json.loads(text).items()}
+    wrong = []
+    for requirement in {requirement for requirements in lists for requirement in requirements}:
+        bound = re.match(r"([\w.-]+)(?:\[.*?\])?>=([\d.]+)", requirement)
+        if bound is None:  # an extra of our own
+            continue
+        version = versions.get(plain_name(bound[1]))
+        if version is None:
+            print(f"Not installed, so its lower bound is not tested here: {requirement}", flush=True)
+        elif numbers(version) != numbers(bound[2]):
+            wrong.append(f"{requirement}: {version}")
+    if wrong:
+        sys.exit("These lower bounds cannot be installed together; raise them:\n  " + "\n  ".join(sorted(wrong)))
+
+
+def plain_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def numbers(version: str) -> list[int]:
+    """Return the numbers of a version without zeros at its end: 2.10 is 2.10.0."""
+    parts = [int(number) for number in re.findall(r"\d+", version.split("+")[0])]
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts
 
 
 def works(command: list[str]) -> bool:

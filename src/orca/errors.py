@@ -9,7 +9,15 @@ from typing import Any
 
 
 class OrcaError(Exception):
-    """The root of everything Orca raises by itself."""
+    """The root of everything Orca raises by itself.
+
+    Attributes:
+        rank: The rank of the worker that raised it; None if it was raised on the driver.
+        host: The host of that worker; None on the driver.
+    """
+
+    rank: int | None = None
+    host: str | None = None
 
 
 class ArgumentError(OrcaError, ValueError, RuntimeError):
@@ -84,6 +92,9 @@ class WorkerFailed(OrcaError, RuntimeError):
 
     verb = "failed"
     word = ""
+
+    rank: int
+    host: str
 
     def __init__(
         self, rank: int, host: str, reason: str, remote_traceback: str = "", shown: tuple[str, str] | None = None

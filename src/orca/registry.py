@@ -79,12 +79,12 @@ EXTRAS = {
     "ray": "ray",
     "torch": "torch",
     "safetensors": "torch",
-    "tensorflow": "tensorflow",
-    "keras": "tensorflow",
-    "tf_keras": "tensorflow",
-    "tf_slim": "tensorflow",
+    "tensorflow": "keras",
+    "keras": "keras",
+    "h5py": "keras",
+    "tf_keras": "tf1",
+    "tf_slim": "tf1",
     "openvino": "openvino",
-    "mxnet": "mxnet",
 }
 
 # Data of types of these is served by the table above.
@@ -163,11 +163,6 @@ def source_of(data: Any, spec: DataSpec) -> Source:
     for target in _candidates(data):
         kind = load(target, need=f"data of type {type(data).__name__}")
         if kind.wraps(data):
-            if spec.cache and not getattr(kind, "caches", False):
-                raise ArgumentError(
-                    f"cache=True keeps the rows of a Spark DataFrame; got {type(data).__name__}, which is not computed "
-                    "anew in each call, or not by Spark. Leave cache out."
-                )
             source: Source = kind(data, spec)
             return source
     raise ArgumentError(
@@ -212,6 +207,11 @@ def load(target: str, need: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
+        if package == "mxnet":  # it has no extra: its metadata asks for numpy < 2
+            raise MissingDependency(
+                f"{need} needs the package 'mxnet', which is not installed. Run: pip install 'orca-dl[torch]' requests "
+                "setuptools; pip install --no-deps mxnet==1.9.1 graphviz==0.8.4"
+            ) from error
         if package in EXTRAS:
             raise MissingDependency.of(package, EXTRAS[package], need) from error
         raise

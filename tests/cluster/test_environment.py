@@ -342,10 +342,10 @@ def test_refuses_the_systems_python(tmp_path: Path) -> None:
     if (
         not os.path.exists(system)
         or subprocess.run(
-            [system, "-c", "import sys; sys.exit(sys.version_info < (3, 10) or sys.prefix != '/usr')"]
+            [system, "-c", "import sys; sys.exit(sys.version_info < (3, 11) or sys.prefix != '/usr')"]
         ).returncode
     ):
-        pytest.skip("there is no system Python of 3.10 or newer here")
+        pytest.skip("there is no system Python of 3.11 or newer here")
     said = run([system], PACK, tmp_path, str(tmp_path / "cache"), check=False, PYTHONPATH=str(SOURCES))
     assert said.returncode == 1
     assert "is the system's Python and not in an environment" in said.stderr

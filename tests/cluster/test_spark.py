@@ -197,7 +197,7 @@ assert [n for n in os.listdir(tempfile.gettempdir()) if n.startswith("orca-")] =
 def test_one_daemon_that_is_started_in_advance_serves_rdds_and_dataframes(spark: Any) -> None:
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup(None))
-    _start_daemons(spark)
+    _start_daemons(spark, None)
     jobs = set(tracker.getJobIdsForGroup(None)) - before  # the context may have begun with one just now
     assert "SUCCEEDED" in {tracker.getJobInfo(job).status for job in jobs}
     [by_rdd] = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect()

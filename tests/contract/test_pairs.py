@@ -11,14 +11,14 @@ import pytest
 from contract import pairs
 from contract.pairs import REFUSED, REFUSED_APART, Case, Outcome, PairsJob
 from contract.test_parity import assert_close
-from frameworks.torch.alone import AloneEngine, shards_fully
+from frameworks.torch.alone import AloneEngine
 from orca.core.engine import Settings
 from orca.errors import WorkerFailed
 from orca.registry import engine_class
 from programs import in_rank
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a run waits for all of it
-CASES = {case.name: case for case in pairs.table() if shards_fully() or case["sync"] != "fully sharded"}
+CASES = {case.name: case for case in pairs.table()}
 
 
 @pytest.fixture(scope="module")

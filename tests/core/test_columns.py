@@ -89,7 +89,6 @@ def test_masked_cells_are_missing_values() -> None:
         column_array(pd.Series(cells), "v")
 
 
-@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy < 2 has no type for texts of any length")
 def test_texts_of_numpys_own_type_are_read() -> None:
     texts = np.array(["a", "b"], dtype=np.dtypes.StringDType())
     assert column_array(texts, "v").tolist() == ["a", "b"]

@@ -60,7 +60,7 @@ def test_shards_go_to_ray_and_back_with_their_partitions(spark: Any, ray_context
     there = RayXShards.from_spark_xshards(shards)
     assert there.num_partitions() == len(there.get_refs()) == len(there.get_partition_refs()) == 4
     assert [len(partition) for partition in there.collect_partitions()] == [0, 1, 2, 0]
-    assert len(there) == 3 + 1 + 2
+    assert len(there) == 3 + 2 + 2  # rows: of an array, of the arrays in a dict, of a frame
     back = there.to_spark_xshards()
     assert back.num_partitions() == 4
     for found in (there.collect(), back.collect()):

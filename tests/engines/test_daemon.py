@@ -42,7 +42,11 @@ def test_a_framework_that_is_imported_after_the_context_is_loaded_before_the_fir
                 yield pyarrow.RecordBatch.from_pydict({"parent": [os.getppid()]})
 
         def has_torch(process):
-            return "orca.frameworks.torch.learner" in process.environ().get("ORCA_MODULES", "")
+            try:
+                is_daemon = "orca.engines.daemon" in process.cmdline()
+                return is_daemon and "orca.frameworks.torch.learner" in process.environ().get("ORCA_MODULES", "")
+            except psutil.Error:  # it has ended meanwhile
+                return False
 
         init_orca_context(cluster_mode="local", cores=1)
         assert "torch" not in sys.modules
@@ -50,7 +54,7 @@ def test_a_framework_that_is_imported_after_the_context_is_loaded_before_the_fir
 
         def daemons():
             children = psutil.Process().children(recursive=True)
-            return [each.pid for each in children if "orca.engines.daemon" in each.cmdline() and has_torch(each)]
+            return [each.pid for each in children if has_torch(each)]
 
         deadline = time.monotonic() + 60
         while not daemons():

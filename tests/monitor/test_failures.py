@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-
 import pytest
 
 from orca.monitor.failures import (
@@ -64,9 +62,8 @@ def raised(error: Exception) -> Exception:
 def test_the_reason_of_an_error_is_its_type_and_text_whatever_these_are() -> None:
     assert reason_of(KeyError("x")) == "KeyError: 'x'" and reason_of(ValueError()) == "ValueError"
     assert reason_of(WithoutText()) == "WithoutText: (its text cannot be shown)"
-    if group := getattr(builtins, "ExceptionGroup", None):  # since Python 3.11
-        errors = group("two", [ValueError("a"), KeyError("b")])
-        assert reason_of(errors) == "ExceptionGroup: two (2 sub-exceptions): ValueError: a; KeyError: 'b'"
+    errors = ExceptionGroup("two", [ValueError("a"), KeyError("b")])
+    assert reason_of(errors) == "ExceptionGroup: two (2 sub-exceptions): ValueError: a; KeyError: 'b'"
 
 
 @pytest.mark.parametrize("error", [ValueError("x" * (1 << 20)), ValueError("line\n" * (1 << 18)), WithoutText()])

@@ -158,7 +158,7 @@ def test_error_of_ours_is_raised_as_its_own_class_by_a_word_that_is_looked_up() 
         error = hub.error()
     assert isinstance(error, DataError) and isinstance(error, WorkerFailed) and type(error).__name__ == "DataError"
     assert (error.rank, error.host) == (1, socket.gethostname())
-    assert "failed: DataError: column 'y' holds nulls. Drop them.\n" in str(error)
+    assert "failed: column 'y' holds nulls. Drop them.\n" in str(error)
     assert "Traceback" not in str(error)
     assert "in raised" in error.remote_traceback
     again = pickle.loads(pickle.dumps(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -209,3 +210,24 @@ def test_of_an_error_of_the_users_code_only_the_users_frames_stay_below_a_functi
     assert names(forward) == ["names", "verb", "<lambda>", "forward"]
     monkeypatch.setattr(tracebacks, "owner", lambda file: "orca")  # without a frame of the user's it may be our mistake
     assert names(forward) == ["names", "verb", "through", "<lambda>", "through", "forward", "fails"]
+
+
+def test_the_error_behind_one_of_ours_is_shown_only_where_the_users_code_raised_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours: dict[str, Any] = {}
+    code = "def call(work):\n try:\n  work()\n except Exception as error:\n  raise LookupError from error\n"
+    exec(compile(code, f"{tracebacks._HOME}/job.py", "exec"), ours)
+
+    def users() -> None:
+        raise ValueError
+
+    def shown(work: Callable[[], Any]) -> bool:
+        with pytest.raises(LookupError) as error:
+            ours["call"](work)
+        return tracebacks.shows_cause(error.value)
+
+    in_a_library = partial(int, "x")
+    assert not shown(in_a_library) and shown(users)
+    monkeypatch.setenv(verbosity.DEBUG_VARIABLE, "1")
+    assert shown(in_a_library)

@@ -811,3 +811,28 @@ def test_the_extent_of_a_frame_is_what_the_planner_knows(spark: Any, tmp_path: P
     assert extent.rows is None and extent.bytes is not None and extent.bytes > 0
     streamed = spark.readStream.format("rate").load()
     assert source_of(streamed, DataSpec(Columns(("value",)), labelled=False)).extent() == Extent()
+
+
+def test_cache_is_ignored_with_a_warning_and_persisted_rows_are_computed_once(
+    spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = spark.sparkContext.accumulator(0)
+
+    def halved(value: int) -> float:
+        calls.add(1)
+        return value / 2
+
+    frame = spark.range(20).withColumn("y", F.udf(halved, "float")("id"))
+    frame = frame.withColumn("x", F.array("y")).persist()
+    model = nn.Linear(1, 1)
+    est = Estimator.from_torch(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), loss=nn.MSELoss(), backend="spark"
+    )
+    columns = {"feature_cols": ["x"], "label_cols": ["y"]}
+    assert est.fit(frame, epochs=1, batch_size=10, cache=True, **columns)[0]["num_samples"] == 20
+    assert est.evaluate(frame, batch_size=10, **columns)["num_samples"] == 20
+    assert [record.message for record in caplog.records if "cache=True" in record.message] == [
+        "cache=True does nothing. Call df.persist() to keep the rows of a DataFrame between calls."
+    ]
+    assert calls.value == 20
+    frame.unpersist()

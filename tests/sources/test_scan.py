@@ -27,7 +27,7 @@ from orca.errors import DataError
 from orca.registry import source_of
 from orca.sources.scan import SETTING, ScanPiece, scan_of
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 NAN = math.nan
 
 
@@ -404,6 +404,7 @@ def with_an_option(spark: Any, path: Path) -> Any:
 FILES: dict[str, Callable[[Any, Path], Any]] = {
     "JSON": written("json", ["id"]),
     "CSV": written("csv", ["id"]),
+    "ORC": written("orc", ["id"]),
     "text": written("text", ["cast(id as string)"]),
     "folders with numbers of another type": partitioned("cast(id as double) / 2"),
     "folders whose names look like those of files": partitioned("concat('a], path: file:/b', id % 2)"),

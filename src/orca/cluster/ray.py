@@ -608,10 +608,9 @@ def _secret() -> dict[str, str]:
         token = secrets.token_hex(32)
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", token
         # The program imported ray first, which has read the mode: there is no public way to let it look again.
-        with contextlib.suppress(ImportError, AttributeError):
-            raylet: Any = importlib.import_module("ray._raylet")
-            raylet.AuthenticationTokenLoader.instance().reset_cache()
-            raylet.Config.initialize("")
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+        raylet.Config.initialize("")
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 

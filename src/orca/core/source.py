@@ -72,7 +72,6 @@ class DataSpec:
         steps: How many batches of data that comes in batches predict answers; None for all.
         vectors: Whether Spark gets 1-D predictions as ML vectors, and dicts of them as structs: else arrays, a column
             each.
-        cache: Whether Spark keeps the rows of a DataFrame for the next calls.
         readers: For columns of a Spark DataFrame, functions `(arrow column, name)` that return the arrays of its rows,
             where they are not just its numbers.
     """
@@ -88,7 +87,6 @@ class DataSpec:
     numbers: bool = False
     steps: int | None = None
     vectors: bool = False
-    cache: bool = False
     readers: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -157,21 +157,7 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
             world.sums.close()
         # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
         # the group goes before it does. A failed rank's process ends anyway.
-        _leave(dist)
-
-
-def _leave(dist: Any) -> None:
-    """Destroy the process group without the GIL.
-
-    A group waits for its threads when it goes, and a thread needs the GIL to let go the tensors of a collective that
-    just ended. torch 2.4 holds the GIL when it frees a group, so both wait forever; it gives the GIL away when it
-    frees a backend. With the last reference to the backend ours, the threads end there.
-    """
-    import torch
-
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    dist.destroy_process_group()
-    del backend
+        dist.destroy_process_group()
 
 
 @contextmanager

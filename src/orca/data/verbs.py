@@ -23,8 +23,9 @@ from orca.data.slices import FRAME, SERIES, class_name_of, cut, join, peek, row_
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import pandas as pd
-    from typing_extensions import Self
 
 
 _LISTED = 10  # columns or keys in a repr

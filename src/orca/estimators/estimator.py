@@ -18,7 +18,7 @@ from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotSupported, OrcaError
-from orca.monitor.tracebacks import cut_below, cut_between
+from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, load, preload_plugins
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from orca.estimators.torch import TorchEstimator
     from orca.estimators.training import TrainingEstimator
 
-_VERBS = {"fit", "evaluate", "predict"}  # those that have workers do something
+# Public verbs whose errors are shown in short.
+_VERBS = {"fit", "evaluate", "predict", "save", "load", "save_checkpoint", "load_checkpoint", "load_orca_checkpoint"}
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
+logger = logging.getLogger(__name__)
 
 
 def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,10 +43,13 @@ def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
             return verb(*args, **options)
         except (OrcaError, KeyboardInterrupt) as error:
             cut_below(error, verb.__code__)
-            raise
+            if shows_cause(error):
+                raise
+            failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         except Exception as error:  # of the user's code in this process
             cut_between(error, verb.__code__)
             raise
+        raise failure from None
 
     return call
 
@@ -422,8 +427,9 @@ class Estimator:
         columns = Columns(
             _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), column
         )
-        options: dict[str, Any] = {"weighted": bool(weight), "cache": cache}
-        options |= {"numbers": self.learner.numbers, "vectors": self.vectors}
+        if cache:
+            logger.warning("cache=True does nothing. Call df.persist() to keep the rows of a DataFrame between calls.")
+        options: dict[str, Any] = {"weighted": bool(weight), "numbers": self.learner.numbers, "vectors": self.vectors}
         serialize = bool(OrcaContext.serialize_data_creator)
         return DataSpec(columns, labelled, batch_size, dict(self.config), serialize, seed=self.seed, **options)
 

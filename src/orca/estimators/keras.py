@@ -114,7 +114,7 @@ class KerasEstimator(TrainingEstimator):
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
             sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
-            cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             The history as Keras returns it (`loss`, `accuracy`, ...: a list of one value an epoch; `val_...` too) and
@@ -191,7 +191,7 @@ class KerasEstimator(TrainingEstimator):
             feature_cols: Columns that become the model's inputs.
             label_cols: Columns the outputs are compared with.
             steps: Another name of num_steps.
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             A dict with num_samples, and the loss and each metric under `validation_` and its name.
@@ -235,7 +235,7 @@ class KerasEstimator(TrainingEstimator):
             feature_cols: Columns that become the model's inputs.
             output_cols: Names of the prediction columns; `prediction` unless given.
             min_partition_num: Accepted.
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             Arrays for arrays and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset with one more

@@ -103,7 +103,7 @@ class OpenvinoEstimator(Estimator):
             input_cols: Another name of feature_cols.
             config: OpenVINO's compile configuration, as {"INFERENCE_PRECISION_HINT": "bf16"}.
             output_cols: Names of the prediction columns; `prediction` (or `prediction_0`, ...) unless given.
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             An array (a list of them for several outputs) for arrays; the same XShards with "prediction"; a DataFrame

@@ -48,7 +48,7 @@ class TorchEstimator(TrainingEstimator):
             profile: Accepted.
             callbacks: Callbacks (`orca.callbacks`): their hooks of predictions are called for each batch.
             precision: "bf16" or "fp16" to compute in half precision; answers are in single precision.
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             Arrays for arrays, loaders and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset

@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from orca.core.arguments import checked
 from orca.core.engine import Engine, Settings
@@ -141,7 +139,7 @@ class TrainingEstimator(Estimator):
             resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one: at
                 its next unseen batch, until its epochs are complete.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
-            cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
             validation_trigger: When to validate, also mid-epoch; at the end of every epoch unless given. The line of an
                 epoch has the val_... of its last validation, and all of them, with their steps, under `validations`.
 
@@ -406,7 +404,7 @@ class TrainingEstimator(Estimator):
             validation_methods: Metrics to use instead of the Estimator's.
             validation_metrics: The same, as later releases called it.
             sample_weight: The column with the weight of each row in the loss; True for data (x, y, weights).
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             A dict with num_samples, val_loss and each metric under its name; a list of dicts, one a worker, with
@@ -472,7 +470,7 @@ class TrainingEstimator(Estimator):
             batch_size: Rows the model sees at a time.
             feature_cols: Columns that become the model's arguments.
             output_cols: Names of the prediction columns; `prediction` unless given.
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             Arrays for arrays, loaders and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
 import traceback
 from dataclasses import dataclass
-from typing import Any
 
 from orca.errors import DataError, OrcaError, WorkerFailed, WorkerLost, WorkerStalled, word_of, worker_failed
 from orca.monitor.tracebacks import digest, shortened
@@ -15,7 +13,6 @@ from orca.monitor.verbosity import is_debug
 
 LOST_GRACE = 0.5  # seconds after a loss in which a real error of another rank may still arrive
 LAST_GRACE = 2.0  # seconds after the first sign of trouble in which a primary failure is named in any case
-_GROUP: Any = vars(builtins).get("BaseExceptionGroup", ())  # Python 3.10 has none
 TRACE_LIMIT = 64 << 10  # characters of a traceback that travels in another error's text
 
 
@@ -82,7 +79,7 @@ def reason_of(error: BaseException) -> str:
         text = str(error)
     except Exception:  # a broken __str__ must not hide the error
         text = "(its text cannot be shown)"
-    if isinstance(error, _GROUP):
+    if isinstance(error, BaseExceptionGroup):
         text += ": " + "; ".join(map(reason_of, error.exceptions))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

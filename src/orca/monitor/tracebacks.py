@@ -165,6 +165,20 @@ def cut_between(error: BaseException, code: CodeType) -> None:
         _link([entry, *users])
 
 
+def shows_cause(error: BaseException) -> bool:
+    """Return whether an error of ours is shown with the error behind it.
+
+    One with a frame of the user's code is where the mistake is; of a library's, ours says all. At "debug" each is.
+    """
+    cause = error.__cause__ or error.__context__
+    entry = None if cause is None else cause.__traceback__
+    while entry is not None:
+        if not owner(entry.tb_frame.f_code.co_filename):
+            return True
+        entry = entry.tb_next
+    return is_debug()
+
+
 def _link(entries: Sequence[TracebackType]) -> None:
     for entry, following in zip(entries, [*entries[1:], None], strict=True):
         entry.tb_next = following

@@ -22,7 +22,7 @@ import psutil
 from orca.errors import ArgumentError, DataError, OrcaError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _log = logging.getLogger(__name__)
 

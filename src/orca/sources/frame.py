@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -52,7 +51,6 @@ from orca.monitor.spark_logs import muted
 from orca.monitor.verbosity import adopt, verbosity
 from orca.rows.arrow import column_missing, count_missing, recounted, stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, map_tree, unflatten
-from orca.sources.cache import cached, is_alive
 from orca.sources.export import Export, is_here
 from orca.sources.scan import LOOKUP, LookupTask, Scan, ScanPiece, looked_up, scan_of
 from orca.sources.sparkplan import is_dealt
@@ -83,16 +81,14 @@ _TYPES = {
 class FrameSource:
     """A Spark DataFrame with feature and label columns."""
 
-    caches = True
-
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
-        if not is_alive(data):
+        if not _is_alive(data):
             raise DataError(
                 "this DataFrame belongs to a Spark session that was stopped. Make it anew in the session of now; "
                 "what is computed lazily, as predictions are, must be used before stop_orca_context()."
             )
         self.frame, self.columns, self.vectors = data, spec.columns, spec.vectors
-        self.cache, self.readers = spec.cache, dict(spec.readers)
+        self.readers = dict(spec.readers)
         self.fields = data.schema.fields  # read once: through Spark Connect, each reading copies all of it
         self.have = [column.name for column in self.fields]
         self.batch_size = spec.batch_size or DEFAULT_BATCH
@@ -146,7 +142,7 @@ class FrameSource:
         pieces = _pieces(readers, ranks, here) if alike else []
 
         def dealt(parts: int) -> DataFrame:
-            first, *others = (source._tagged(part, keeps=not pieces) for part, source in enumerate(sources))
+            first, *others = (source._tagged(part) for part, source in enumerate(sources))
             return deal(first.union(*others) if others else first, parts)
 
         export = Export(dealt, ranks)
@@ -183,7 +179,7 @@ class FrameSource:
             work = FramePredictTask(
                 task, self.columns.features, places, tuple(schema.names), self.batch_size, float_types, self.readers
             )
-            result = self._kept(frame).mapInArrow(work, schema)
+            result = frame.mapInArrow(work, schema)
             columns = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         else:
             names = (*(f"c{place}" for place in places), *heads.names)
@@ -229,19 +225,14 @@ class FrameSource:
         """Return the frame with its columns called c0, c1, ...: their own names may be alike, or hold dots."""
         return self.frame.toDF(*(f"c{i}" for i in range(len(self.have))))
 
-    def _kept(self, frame: DataFrame) -> DataFrame:
-        """Return the frame, of which Spark keeps the rows where that is asked for; one that the user keeps is left."""
-        return cached(frame) if self.cache and self.frame.storageLevel == StorageLevel.NONE else frame
-
     def _chosen(self) -> DataFrame:
         """Return the columns that ranks need, as they are."""
         return self._numbered().select(*(f"c{self.have.index(name)}" for name in self._names()))
 
-    def _tagged(self, part: int, keeps: bool) -> DataFrame:
+    def _tagged(self, part: int) -> DataFrame:
         """Select the columns as c0, c1, ... with the number of the part they belong to."""
         cells = [self._plain(name).alias(f"c{i}") for i, name in enumerate(self._names())]
-        frame = self._kept(self._numbered()) if keeps else self._numbered()
-        return frame.select(F.lit(part).cast("int").alias("part"), *cells)
+        return self._numbered().select(F.lit(part).cast("int").alias("part"), *cells)
 
     def _plain(self, name: str) -> Any:
         """Return a column as Arrow knows it: an ML vector, dense or sparse, as an array."""
@@ -263,7 +254,7 @@ class FrameSource:
 
     def count_missing(self, name: str) -> int:
         """Return the nulls of a column, or of a field of one, over all rows."""
-        cells = self._tagged(0, keeps=True).drop("part")
+        cells = self._tagged(0).drop("part")
         counts = cells.mapInArrow(CountTask(self._names(), name), "nulls long").agg(F.sum("nulls")).collect()
         return int(counts[0][0] or 0)
 
@@ -617,3 +608,11 @@ def _spark_type(dtype: str, shape: tuple[int, ...]) -> DataType:
     for _ in () if shape == (1,) else shape:
         kind = ArrayType(kind)
     return kind
+
+
+def _is_alive(frame: DataFrame) -> bool:
+    """Return whether the Spark session of a DataFrame, classic or Connect, has not been stopped."""
+    session: Any = frame.sparkSession
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        return not session.is_stopped
+    return session._sc._jsc is not None

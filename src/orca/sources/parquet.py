@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -25,7 +25,7 @@ _BUFFER = 1 << 20  # bytes of a column that are read at once
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows of a file that lie together, or a stretch of them: a row group of Parquet, a stripe of ORC."""
+    """Rows of a file that lie together: a row group, or a stretch of it."""
 
     path: str
     number: int
@@ -65,7 +65,6 @@ class Reader:
         condition: The filter of the rows; None for all.
         skips: Whether row groups may be left out where their footers contradict the condition.
         folders: The columns that are no file's, but in the names of folders: each row group says their values.
-        read: Reads row groups of a file.
     """
 
     columns: tuple[str, ...]
@@ -73,7 +72,6 @@ class Reader:
     condition: pc.Expression | None = None
     skips: bool = False
     folders: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    read: Callable[[Reader, str, list[RowGroup], int], Iterator[pa.RecordBatch]] = read_row_groups
 
     @property
     def types(self) -> list[pa.DataType]:
@@ -89,7 +87,7 @@ class Reader:
         for path, mine in groupby(groups, key=lambda group: group.path):
             try:
                 run = list(mine)
-                for batch in self.read(self, path, run, multiple):
+                for batch in read_row_groups(self, path, run, multiple):
                     yield from self._chosen(batch, run[0].values)
             except FileNotFoundError:
                 raise DataError(

@@ -1,4 +1,4 @@
-"""Scan: a DataFrame that does nothing but read Parquet or ORC files, read by ranks themselves. Owns which plans and
+"""Scan: a DataFrame that does nothing but read Parquet files, read by ranks themselves. Owns which plans and
 files qualify, and how their rows are cut.
 
 Spark has said which files there are, how they are cut into partitions and in which order: that is taken from its plan.
@@ -45,8 +45,7 @@ from pyspark.sql.types import (
 
 from orca.core.source import Items
 from orca.rows.arrow import to_arrow
-from orca.sources.orc import Stripes, read_stripes
-from orca.sources.parquet import Cursor, Reader, RowGroup, path_of, read_row_groups, row_groups
+from orca.sources.parquet import Cursor, Reader, RowGroup, path_of, row_groups
 from orca.sources.sparkplan import RELATION, OtherRoad, need, read_plan
 
 SETTING = "spark.orca.scan"
@@ -214,9 +213,9 @@ def looked_up(frame: DataFrame, task: LookupTask, kind: StructType) -> DataFrame
 def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:
     """Return the scan that a DataFrame is; None where Spark must read it.
 
-    A scan is Parquet or ORC files of this machine or of a folder that is mounted on all, read as they are: columns
+    A scan is Parquet files of this machine or of a folder that is mounted on all, read as they are: columns
     chosen and renamed, rows chosen by comparing columns with values. Each file has the columns in the types of the
-    DataFrame, but for those that are in the names of folders. Of rows in ORC files, Spark does not tell the places.
+    DataFrame, but for those that are in the names of folders.
 
     Args:
         frame: The DataFrame.
@@ -239,8 +238,7 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
         _check_places(execution.analyzed())
     columns, condition, operands = read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
     node = _file_scan(execution.sparkPlan())
-    kind, schema, folders = _table_schemas(node.relation())
-    need(kind.numbered or not by_place, "files whose rows Spark does not number")
+    schema, folders = _table_schemas(node.relation())
     need(not by_place or "_metadata" not in map(str.casefold, schema.names), "a column called _metadata")
     for name in _OWN_WAYS:
         need(str(settings.get(name)).lower() == "false", f"{name} is on")
@@ -252,14 +250,13 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
     for name in types:
         need(not any(key.startswith("__") for key in schema[name].metadata or {}), f"{name} is padded or cut")
     kinds = {type(types.get(name)) for name in operands}
-    need(kind.floats or not kinds & {FloatType, DoubleType}, "a filter by floats, of which the files may hold NaN")
     values = _values(node.relation(), folders, in_folders)
-    partitions = _partitions(node, frame.sparkSession, kind.footers(frame.sparkSession, types), values)
+    partitions = _partitions(node, frame.sparkSession, _Footers(frame.sparkSession, types), values)
     need(any(chain.from_iterable(partitions)), "there are no rows")
     target = pa.schema([(name, _arrow_type(type_)) for name, type_ in types.items()])
     skips = condition is not None and kinds <= _ORDERED
     places = pa.schema([(name, _arrow_type(folders[name].dataType)) for name in in_folders])
-    return Scan(Reader(tuple(columns), target, condition, skips, places, kind.read), partitions)
+    return Scan(Reader(tuple(columns), target, condition, skips, places), partitions)
 
 
 def _check_places(node: Any) -> None:
@@ -284,18 +281,18 @@ def _file_scan(node: Any) -> Any:
         node = node.child()
 
 
-def _table_schemas(relation: Any) -> tuple[_Kind, StructType, StructType]:
-    """Return the kind of plain files, and the columns of files and of folders as Spark has them."""
+def _table_schemas(relation: Any) -> tuple[StructType, StructType]:
+    """Return the columns of files and of folders as Spark has them."""
     index, form = (str(thing.getClass().getName()) for thing in (relation.location(), relation.fileFormat()))
     need(index == _SOURCES + "InMemoryFileIndex", index)
-    need(form.removeprefix(_SOURCES) in _KINDS, form)
+    need(form == _SOURCES + "parquet.ParquetFileFormat", form)
     need(relation.bucketSpec().isEmpty(), "buckets")
     options = {key.lower() for key in relation.options().keys().mkString("\n").split("\n") if key}
     need(options <= _LISTING, f"the options {options}")
     schemas = [StructType.fromJson(json.loads(s.json())) for s in (relation.dataSchema(), relation.partitionSchema())]
     files, folders = ({name.casefold() for name in schema.names} for schema in schemas)
     need(not files & folders, "a column in files and in the names of folders")
-    return _KINDS[form.removeprefix(_SOURCES)], schemas[0], schemas[1]
+    return schemas[0], schemas[1]
 
 
 def _values(relation: Any, folders: StructType, in_folders: list[str]) -> dict[str, tuple[Any, ...]]:
@@ -320,7 +317,7 @@ def _read_value(way: Callable[[Any, int], Any] | None, row: Any, place: int) -> 
 
 
 def _partitions(
-    node: Any, session: Any, footers: _Footers | Stripes, values: dict[str, tuple[Any, ...]]
+    node: Any, session: Any, footers: _Footers, values: dict[str, tuple[Any, ...]]
 ) -> tuple[tuple[RowGroup, ...], ...]:
     """Return the row groups of each partition that Spark would make."""
     partitions = node.inputRDDs().head().filePartitions()
@@ -394,29 +391,6 @@ class _Footers:
         places = _check_schema(footer.schema, self._columns)
         self._schemas.append((footer.schema, types, places))
         return places
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of files.
-
-    Attributes:
-        footers: Makes the index of row groups of files, for a session and the needed columns.
-        read: Reads row groups.
-        numbered: Whether Spark tells the number of a row in its file.
-        floats: Whether filters may ask for floats; else the footers' word on NaN decides which rows Spark finds.
-    """
-
-    footers: Callable[[Any, dict[str, DataType]], _Footers | Stripes]
-    read: Callable[[Reader, str, list[RowGroup], int], Iterator[pa.RecordBatch]]
-    numbered: bool
-    floats: bool
-
-
-_KINDS = {
-    "parquet.ParquetFileFormat": _Kind(_Footers, read_row_groups, numbered=True, floats=True),
-    "orc.OrcFileFormat": _Kind(Stripes, read_stripes, numbered=False, floats=False),
-}
 
 
 def _check_schema(schema: pq.ParquetSchema, types: dict[str, DataType]) -> list[int]:

@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-from typing_extensions import Self
 
 from orca.errors import ArgumentError, DataError, NotSupported
 from orca.storage import hdfs

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from orca.core import metrics
-from orca.core.metrics import MeanMetric, Metric, classes_last, largest
+from orca.core.metrics import MeanMetric, Metric
+from orca.core.shapes import classes_last, largest
 from orca.errors import DataError
 
 Tensor = Any

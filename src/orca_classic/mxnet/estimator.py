@@ -151,7 +151,7 @@ class MxnetEstimator(TrainingEstimator):
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
             profile: Whether to add a `profile` with where time went.
             sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
-            cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
             checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
@@ -218,7 +218,7 @@ class MxnetEstimator(TrainingEstimator):
             callbacks: Callbacks (`orca.callbacks`), called on every worker.
             profile: Whether to add a `profile` with where time went.
             sample_weight: The column with the weight of each row in the loss; True for data (x, y, weights).
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
+            cache: Ignored, with a warning; kept for compatibility. Use `df.persist()`.
 
         Returns:
             A dict with num_samples, val_loss and each metric under its name.

@@ -7,7 +7,8 @@ from typing import Any
 from orca import metrics as ours
 from orca.core.metrics import MeanMetric as AccuracyMetric
 from orca.core.metrics import Metric as PytorchMetric
-from orca.core.metrics import PositivesMetric, classes_last, largest
+from orca.core.metrics import PositivesMetric
+from orca.core.shapes import classes_last, largest
 from orca.metrics import (
     MAE,
     MSE,

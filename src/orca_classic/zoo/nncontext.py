@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import six
 
 from orca.cluster import spark as _spark
 from orca.cluster.context import OrcaContext, OrcaContextMeta, init_orca_context, stop_orca_context
@@ -25,6 +24,11 @@ from orca.cluster.kinds import launcher_kind
 from orca.data.file import get_remote_file_to_local
 from orca.errors import ArgumentError, MissingDependency, NotSupported
 from orca_classic.zoo.sample import RNG, EvaluatedResult, JTensor, Sample
+
+try:
+    import six
+except ImportError:  # pandas and TensorFlow bring it; the star import has its name in any case
+    six = None
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

@@ -133,9 +133,9 @@ def test_a_missing_mxnet_says_what_to_install() -> None:
         from orca_classic import Estimator
         from orca.errors import MissingDependency
         try:
-            Estimator.from_mxnet(config={}, model_creator=len)
+            Estimator.from_mxnet(model_creator=len, config={"optimizer": "sgd"}, loss_creator=len)
         except MissingDependency as error:
-            assert "pip install 'orca-dl[mxnet]'" in str(error), error
+            assert "pip install --no-deps mxnet==1.9.1" in str(error), error
         else:
             raise AssertionError
     """)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from core.callbacks.fitting import STEPS, Cut, X, Y, difference, estimator, fit, resumed, weights
-from frameworks.torch.alone import needs_full_shards
 from orca.callbacks import Callback
 from orca.errors import ArgumentError, CallbackFailed, OrcaError, WorkerFailed
 from orca.triggers import EveryEpoch
@@ -260,7 +259,7 @@ def test_a_group_that_a_callback_added_is_told_when_the_fit_is_resumed(tmp_path:
         resumed(tmp_path, 5, Adds(), epochs=2)
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
+@pytest.mark.parametrize("options", [{}, {"shard_model": True}])
 def test_new_fit_begins_with_callbacks_as_they_are(tmp_path: Path, options: dict[str, Any]) -> None:
     est = estimator(model_dir=str(tmp_path), **options)
     for _ in range(2):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from core.callbacks.fitting import STEPS, Say, X, Y, difference, estimator, fit, resumed, weights
-from frameworks.torch.alone import needs_full_shards
 from orca.callbacks import Callback, EarlyStopping
 from orca.errors import ArgumentError, CallbackFailed
 from orca.triggers import SeveralIteration
@@ -49,7 +48,7 @@ def test_mode_is_guessed_by_the_name() -> None:
         ("replicated", 1),
         ("replicated", 2),
         pytest.param("sharded", 2, marks=pytest.mark.full),
-        pytest.param("fully sharded", 2, marks=needs_full_shards),
+        ("fully sharded", 2),
     ],
 )
 def test_best_weights_come_back_on_every_rank(sync: str, ranks: int) -> None:
@@ -101,9 +100,7 @@ NUMBERS = Say("number", 3, 1, 2, 2, 0)  # the second epoch is the best one when 
 
 
 @pytest.mark.parametrize("step", [5, 14])
-@pytest.mark.parametrize(
-    "options", [{"ema": 0.5}, pytest.param({"shard_model": True}, marks=needs_full_shards), {"backend": "bigdl"}]
-)
+@pytest.mark.parametrize("options", [{"ema": 0.5}, {"shard_model": True}, {"backend": "bigdl"}])
 def test_resumed_fit_remembers_what_was_best(tmp_path: Path, step: int, options: dict[str, Any]) -> None:
     best = estimator(**options)
     fit(best, epochs=2)
@@ -114,7 +111,7 @@ def test_resumed_fit_remembers_what_was_best(tmp_path: Path, step: int, options:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
+@pytest.mark.parametrize("options", [{}, {"shard_model": True}])
 def test_resumed_fit_of_two_ranks_remembers_what_was_best(tmp_path: Path, options: dict[str, Any]) -> None:
     best = estimator(2, **options)
     fit(best, epochs=2)
@@ -123,7 +120,7 @@ def test_resumed_fit_of_two_ranks_remembers_what_was_best(tmp_path: Path, option
     assert difference(weights(est), weights(best)) == 0.0
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
+@pytest.mark.parametrize("options", [{}, {"shard_model": True}])
 def test_best_weights_are_those_that_a_complete_fit_keeps(tmp_path: Path, options: dict[str, Any]) -> None:
     losses = []
     for _ in range(2):

@@ -12,31 +12,15 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import pytest
-import torch
 import torch.distributed as dist
 
 from orca.core.engine import Envelope, Job, Settings, dumps, run_rank, seal
 from orca.core.source import Shards
-from orca.core.world import TorchWorld, World, _leave, form
+from orca.core.world import TorchWorld, World, form
 from orca.engines.local import LocalEngine
-from orca.errors import ArgumentError
-from orca.frameworks.torch.fsdp import _fully_shard
 from orca.monitor.heartbeat import Heartbeat
 from orca.monitor.protocol import Ticket
 from orca.testing import Alone, shards_of
-
-
-def shards_fully() -> bool:
-    """Say whether this torch shards models between CPUs."""
-    try:
-        _fully_shard(torch.device("cpu"))
-    except ArgumentError:
-        return False
-    return True
-
-
-needs_full_shards = pytest.mark.skipif(not shards_fully(), reason="torch before 2.8 cannot shard fully between CPUs")
 
 
 @contextmanager
@@ -49,7 +33,7 @@ def tidy() -> Iterator[None]:
         traceback.clear_frames(error.__traceback__)  # they may hold a DistributedDataParallel
         gc.collect()
         if dist.is_initialized():
-            _leave(dist)
+            dist.destroy_process_group()
         raise
     finally:
         for name, value in before.items():

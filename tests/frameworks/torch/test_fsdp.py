@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import alone, needs_full_shards, on_ranks, shards_fully
+from frameworks.torch.alone import alone, on_ranks
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.frameworks.torch.fsdp import FullySharded, _blocks, _fully_shard
+from orca.frameworks.torch.fsdp import FullySharded, _blocks
 from orca.frameworks.torch.sync import Clipping, Replicated, Sync
 from orca.monitor.heartbeat import Heartbeat
 
@@ -173,7 +173,6 @@ def check_states(got: Any, expected: Any, what: str) -> None:
             )
 
 
-@needs_full_shards
 @pytest.mark.parametrize("size", SHARES)
 def test_any_number_of_ranks_trains_as_one_process_and_others_go_on(size: int) -> None:
     ranks = on_ranks(size, lambda world: {name: train_in_turns(name, size, world) for name in OPTIMIZERS})
@@ -223,7 +222,6 @@ def many_things(world: World) -> dict[str, Any]:
     return seen
 
 
-@needs_full_shards
 def test_cases_between_two_ranks() -> None:
     ranks = on_ranks(2, many_things)
     net, (x, y) = Net(), data(6, 0)
@@ -249,7 +247,6 @@ def test_repeated_blocks_and_large_parts_are_gathered_on_their_own() -> None:
     assert list(_blocks(model)) == [wide[0]]
 
 
-@needs_full_shards
 def test_what_cannot_be_sharded_is_refused() -> None:
     with alone(Heartbeat()) as world:
         net = nn.Linear(2, 1)
@@ -261,10 +258,17 @@ def test_what_cannot_be_sharded_is_refused() -> None:
             FullySharded(mixed, torch.optim.SGD(mixed.parameters(), lr=0.1), world)
 
 
-def test_a_torch_that_cannot_ask_for_sums_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    if shards_fully():
-        assert callable(_fully_shard(torch.device("cpu")))
-        monkeypatch.delattr("torch.distributed.fsdp.FSDPModule.set_force_sum_reduction_for_comms")
-    with pytest.raises(ArgumentError, match=r"between CPUs needs torch 2.8 or newer; got torch 2\."):
-        _fully_shard(torch.device("cpu"))
-    assert callable(_fully_shard(torch.device("cuda")))
+def collectives_of_a_step(world: World) -> set[str]:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    sync = FullySharded(net, optimizer, world)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        sync.backward(sync.module(torch.ones(1, 3)).sum(), 1.0)
+    return {event.key for event in profile.key_averages() if event.key.startswith("c10d::")}
+
+
+def test_gradients_between_cpus_are_not_summed_on_every_rank() -> None:
+    # The reduce-scatter of gloo is an all-reduce of all gradients, of which each rank keeps its chunk.
+    for collectives in on_ranks(2, collectives_of_a_step):
+        assert "c10d::alltoall_base_" in collectives
+        assert not [name for name in collectives if "reduce_scatter" in name or "allreduce" in name]

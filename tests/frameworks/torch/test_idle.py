@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import alone, shards_fully
+from frameworks.torch.alone import alone
 from frameworks.torch.pair import All, Case
 from orca.callbacks import Callback, MainCallback
 from orca.core.engine import Settings
@@ -321,14 +321,13 @@ FITS = {
     "another group": Fit(optimizer=head_alone, callbacks=(AddsGroup(),), before=add_group),
     "another group, sharded": Fit(optimizer=head_alone, callbacks=(AddsGroup(),), before=add_group, sync="sharded"),
 }
-if shards_fully():
-    spread = {"sync": "fully sharded"}
-    FITS |= {
-        "pieces of a model in shards": Fit(**spread, options=Options(accumulate=2)),
-        "pieces of one row of a model in shards": Fit(**spread, batch=3, options=Options(accumulate=3)),
-        "a forward pass of the user, in shards": Fit(Plain, **spread, loss=twice_loss, callbacks=(CallsTwice(),)),
-        "one row a rank, in shards": Fit(normed, sgd, **spread, batch=3, options=Options(accumulate=2)),
-    }
+spread = {"sync": "fully sharded"}
+FITS |= {
+    "pieces of a model in shards": Fit(**spread, options=Options(accumulate=2)),
+    "pieces of one row of a model in shards": Fit(**spread, batch=3, options=Options(accumulate=3)),
+    "a forward pass of the user, in shards": Fit(Plain, **spread, loss=twice_loss, callbacks=(CallsTwice(),)),
+    "one row a rank, in shards": Fit(normed, sgd, **spread, batch=3, options=Options(accumulate=2)),
+}
 
 
 def on_ranks(ranks: int, job: Any) -> list[Any]:
@@ -359,19 +358,6 @@ def test_a_fit_with_idle_ranks_equals_a_plain_loop(name: str, ranks: int) -> Non
 # What is refused
 
 
-class Remembers(nn.Module):
-    """A model that writes what it saw last into a weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.last = nn.Linear(3, 1), nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            self.last.copy_(x[-1])
-        return self.body(x) + 0 * self.last.sum()
-
-
 class Bounded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -382,10 +368,6 @@ class Bounded(nn.Module):
 
 
 REFUSED = {
-    "a weight that forward writes": (
-        Fit(Remembers),
-        "the forward pass writes into the weight 'last', and not the same on each of 2 workers",
-    ),
     "frozen on one rank": (
         Fit(callbacks=(ThawsAlone(False),)),
         r"operator changed what is trained .requires_grad, or the optimizer's groups. on 1 of 2 workers. Do it on",
@@ -416,11 +398,10 @@ REFUSED = {
         "Embedding 'table' has max_norm=0.5: its forward pass writes into the weights of the rows it looks up",
     ),
 }
-if shards_fully():
-    REFUSED["a thawed weight in shards"] = (
-        Fit(sync="fully sharded", callbacks=(Thaws(),)),
-        "with shard_model, weights cannot be frozen or unfrozen .requires_grad. during a fit",
-    )
+REFUSED["a thawed weight in shards"] = (
+    Fit(sync="fully sharded", callbacks=(Thaws(),)),
+    "with shard_model, weights cannot be frozen or unfrozen .requires_grad. during a fit",
+)
 
 
 @dataclass(frozen=True)

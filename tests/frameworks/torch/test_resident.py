@@ -71,7 +71,7 @@ def test_rows_that_do_not_fit_stay_on_the_disk_and_a_warning_says_so(
 
 
 def test_ranks_of_one_machine_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident.psutil, "virtual_memory", lambda: SimpleNamespace(available=4000))
+    monkeypatch.setattr(resident.psutil, "virtual_memory", lambda: SimpleNamespace(available=4000, total=2**30))
     place = Place(torch.device("cpu"), torch.float32)
     with alone(Heartbeat()) as world:
         fits = []

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from frameworks.torch.alone import AloneEngine, alone, needs_full_shards
+from frameworks.torch.alone import AloneEngine, alone
 from frameworks.torch.pair import BY_GLOO, Recording, once_on_two_ranks
 from orca import Estimator
 from orca.errors import ArgumentError
@@ -84,7 +84,7 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "value": (Beside, some, {"clip_value": 0.2}),
 }
 CASES = [
-    pytest.param(way, name, marks=needs_full_shards if way == "fully sharded" else ())
+    (way, name)
     for way in WAYS
     for name in MODELS
     if way != "fully sharded" or MODELS[name][0] is Beside  # which every row uses
@@ -125,7 +125,7 @@ def plain(name: str) -> dict[str, torch.Tensor]:
 @cache
 def pair() -> Callable[[], dict[str, list[Any]]]:
     """Train all cases on two ranks."""
-    ways = {f"{c.values[0]} {c.values[1]}": c.values for c in CASES if not any(m.args[0] for m in c.marks)}
+    ways = {f"{way} {name}": (way, name) for way, name in CASES}
     ways |= {f"replicated {name}{BY_GLOO}": ("replicated", name) for name in MODELS}
     calls = {key: lambda way=way: fit(estimator(Recording, *way)) for key, way in ways.items()}
     return once_on_two_ranks(calls | dict.fromkeys(HALVES, halves))

@@ -29,6 +29,7 @@ from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
+from orca.frameworks.keras.columns import named_features, named_labels
 from orca.frameworks.keras.draws import StepDraws, forget_names, seeded, set_seed
 from orca.frameworks.keras.graphs import Graphs
 from orca.frameworks.keras.logs import LastLogs, plain_logs
@@ -160,7 +161,7 @@ class KerasLearner(Learner):
         """Return a model of its own with the weights of a state, made whole by a sample where it needs one."""
         model = self._make()
         example = None if state.input is None else map_tree(tf.convert_to_tensor, state.input.example())
-        _seat(model, state, example if sample is None else self._tensors(self._named(sample, model)))
+        _seat(model, state, example if sample is None else self._tensors(named_features(sample, self.features, model)))
         _seat_optimizers(model, state)
         return model
 
@@ -370,7 +371,7 @@ class KerasLearner(Learner):
 
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
-        flat, structure = flatten(self._tensors(self._named(x)))
+        flat, structure = flatten(self._tensors(named_features(x, self.features, self.model)))
         if self.answer is None:
             with seeded(0):
                 _seat(self.model, self.start or State(), unflatten(structure, flat))
@@ -413,7 +414,7 @@ class KerasLearner(Learner):
         """Make the model whole: variables, the same weights on every rank, the way of the gradients."""
         if self.ready:
             return
-        sample = self._tensors(self._named(features))
+        sample = self._tensors(named_features(features, self.features, self.model))
         state = self.start or State()
         _seat(self.model, state, sample)
         if not state.payload.get("models"):
@@ -536,7 +537,8 @@ class KerasLearner(Learner):
     def _step(self, kind: str, batch: Batch) -> tuple[Any, Any]:
         """Run one training or test step; return (logs, loss of this rank's rows)."""
         weights = self._weights(batch) if kind == "train" else batch.weights
-        parts = {"x": self._named(batch.x), "y": self._named_labels(batch.y), "weights": weights}
+        x, y = named_features(batch.x, self.features, self.model), named_labels(batch.y, self.labels, self.model)
+        parts = {"x": x, "y": y, "weights": weights}
         tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
         if "y" not in tree and _compares(self.model):
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
@@ -700,31 +702,6 @@ class KerasLearner(Learner):
             return rows, row, None
         return rows, row, OutputSpec.of(map_tree(_to_numpy, output))
 
-    def _named(self, x: Any, model: Any = None) -> Any:
-        """Return features as the model's inputs name them: a dict, or the columns of these names in their order."""
-        model = self.model if model is None else model
-        names = getattr(model, "_inputs_struct", getattr(model, "_nested_inputs", None))
-        if isinstance(x, dict):
-            return x
-        columns = x if isinstance(x, tuple | list) else (x,)
-        if isinstance(names, tuple | list):
-            return _by_name(x, self.features, [getattr(each, "name", None) for each in names])
-        if not isinstance(names, dict):
-            return x
-        if set(self.features) != set(names):
-            raise DataError(
-                f"the model's inputs are named {sorted(names)}; got the feature columns {list(self.features)}. "
-                "Name the columns after the inputs."
-            )
-        return dict(zip(self.features, columns, strict=True))
-
-    def _named_labels(self, y: Any) -> Any:
-        """Return labels as the model's outputs are: a dict, or in their order, if the columns have their names."""
-        outputs = getattr(self.model, "_outputs_struct", getattr(self.model, "_nested_outputs", None))
-        if isinstance(outputs, dict) and isinstance(y, tuple | list) and {*self.labels} == {*outputs}:
-            return dict(zip(self.labels, y, strict=True))
-        return _by_name(y, self.labels, getattr(self.model, "output_names", None) or ())
-
     def _weights(self, batch: Batch) -> Any:
         """Return the weights of rows: those of the data, times those of their classes."""
         if self.class_weight is None or batch.y is None:
@@ -742,13 +719,6 @@ class KerasLearner(Learner):
 
     def _tensors(self, tree: Any) -> Any:
         return map_tree(lambda leaf: _tensor(leaf, self.floatx), tree)
-
-
-def _by_name(columns: Any, names: Sequence[str], order: Sequence[Any]) -> Any:
-    """Return columns in the order of a model's inputs or outputs, if they have just these names; else as they are."""
-    if not isinstance(columns, tuple | list) or len(columns) != len(order) or {*names} != {*order}:
-        return columns
-    return [columns[names.index(name)] for name in order] if len({*order}) == len(order) else columns
 
 
 def _check_backend(model: Any) -> None:

@@ -64,7 +64,7 @@ def library(family: str) -> Any:
     try:
         return importlib.import_module(family)
     except ImportError as error:
-        raise MissingDependency.of(family, "tensorflow", f"a {family} model") from error
+        raise MissingDependency.of(family, "tf1" if family == "tf_keras" else "keras", f"a {family} model") from error
 
 
 def pack(model: Any) -> PackedModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,11 +66,6 @@ def build_schedulers(creator: Any, optimizers: list[torch.optim.Optimizer], conf
                 f"{type(scheduler).__name__}. Return it from scheduler_creator(optimizer, config)."
             )
     return schedulers
-
-
-def scheduler_state(scheduler: Any) -> dict[str, Any]:
-    """Return a scheduler's state; torch before 2.5 has functions in it that a scheduler of the kind has anyway."""
-    return {name: value for name, value in scheduler.state_dict().items() if not inspect.isroutine(value)}
 
 
 def build_loss(loss: Any, config: dict[str, Any]) -> Any:

@@ -6,9 +6,8 @@ averaged, and a rank's loss is weighed, as in every other sync.
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from orca.core.world import World
 from orca.errors import ArgumentError
@@ -43,7 +44,7 @@ class FullySharded(Sync):
             there block by block: it need not fit there as a whole.
 
     Raises:
-        ArgumentError: This torch cannot do it here, or the model or optimizer cannot be sharded.
+        ArgumentError: The model or the optimizer cannot be sharded.
     """
 
     def __init__(
@@ -57,7 +58,6 @@ class FullySharded(Sync):
         super().__init__(model, optimizer)
         self.world = world
         self.device = device or next(model.parameters(), torch.empty(0)).device
-        _fully_shard(self.device)  # refused before anything is changed
         _check(model, optimizer)
         for tensor in model.parameters():
             tensor.data = tensor.data.contiguous()
@@ -169,43 +169,40 @@ def shard(model: nn.Module, world: World, device: torch.device) -> list[nn.Param
         model: The model. It is changed in place.
         world: The ranks.
         device: The device for the shards; the model is brought there block by block.
-
-    Raises:
-        ArgumentError: This torch cannot do it here.
     """
-    fully_shard = _fully_shard(device)
     options: dict[str, Any] = {"mesh": init_device_mesh(device.type, (world.size,))}
     scalars = [param for param in model.parameters() if not param.dim()]
     for param in scalars:
         param.data = param.data.to(device)
-    if scalars and "ignored_params" in inspect.signature(fully_shard).parameters:
+    if scalars:
         options["ignored_params"] = set(scalars)  # nothing to cut: they stay on every rank
     blocks = [block for block in _blocks(model) if not _shares(block, model)]
     for block in [*blocks, model]:
         fully_shard(block, **options)
         if device.type == "cpu":
             block.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+            block.set_custom_reduce_scatter(_ReduceScatter())  # type: ignore[operator]
     model.register_forward_hook(_reshard_after_evaluation)
     return scalars
 
 
-def _fully_shard(device: torch.device) -> Callable[..., Any]:
-    """Return torch's function, where it is exact.
+class _ReduceScatter:
+    """A reduce-scatter between CPUs; that of gloo is an all-reduce of which each rank keeps a chunk: twice the traffic.
 
-    gloo before torch 2.8 refuses to average while it scatters, or gives the sum instead: there we ask for sums, which
-    torch before 2.8 does not let us.
+    torch wants the methods of its private class `Comm`.
     """
-    try:
-        from torch.distributed.fsdp import FSDPModule, fully_shard
-    except ImportError:  # torch < 2.6
-        from torch.distributed._composable.fsdp import FSDPModule, fully_shard  # type: ignore[no-redef]
-    if device.type == "cpu" and not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
-        raise ArgumentError(
-            f"fully sharded training between CPUs needs torch 2.8 or newer; got torch {torch.__version__}. Install a "
-            "newer torch, train on GPUs, or shard the optimizer's state alone (the sharded backend)."
-        )
-    sharding: Callable[..., Any] = fully_shard
-    return sharding
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return an empty tensor for the input or the output."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        """Write the sum over ranks of this rank's chunk of the input into the output."""
+        chunks = torch.empty_like(input_tensor)
+        dist.all_to_all_single(chunks, input_tensor, group=group)
+        torch.sum(chunks.view(-1, len(output_tensor)), 0, out=output_tensor)
 
 
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -282,10 +279,6 @@ def cut(value: Any, param: torch.Tensor, world: World) -> Any:
     mesh = getattr(param, "device_mesh", None)
     if not value.dim() or mesh is None:
         return value.clone()
-    try:
-        from torch.distributed.tensor import DTensor, Replicate, Shard
-    except ImportError:  # torch < 2.5
-        from torch.distributed._tensor import DTensor, Replicate, Shard  # type: ignore[no-redef]
     kind = param.dtype if value.is_floating_point() else value.dtype
     if not follows(value, param):
         return DTensor.from_local(value.to(param.device, kind, copy=True), mesh, [Replicate()], run_check=False)

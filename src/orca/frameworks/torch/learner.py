@@ -38,7 +38,6 @@ from orca.frameworks.torch.build import (
     check_kinds,
     check_linked,
     load_weights,
-    scheduler_state,
 )
 from orca.frameworks.torch.files import write_method
 from orca.frameworks.torch.hooks import TorchHooks
@@ -69,7 +68,7 @@ from orca.frameworks.torch.tensors import (
 )
 from orca.frameworks.torch.trained_weights import TrainedWeights
 from orca.frameworks.torch.user_loop import conduct, conduct_evaluation
-from orca.frameworks.torch.writes import Writes
+from orca.frameworks.torch.writes import refuse_max_norm
 from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Heartbeat, waiting_for_storage
 from orca.rows.tree import flatten, listed, map_tree, same_form
 from orca.storage.states import load_state
@@ -342,7 +341,7 @@ class TorchLearner(Learner):
             self.agrees.append(sync_of(self.sync, net, stepper, self.world, **options))
             self.exits.callback(self.agrees[-1].close)
         self.casting = self.autocast()  # which takes long to make, next to the step of a small model
-        self.writes = Writes(self.nets, self.world, not self.spread)
+        refuse_max_norm(self.nets, self.world.size)
         self.trained_weights = TrainedWeights(self.nets, self.steppers, self.world, self.hands_on)
         self.exits.callback(self.trained_weights.close)
         self.operator = self._operator(self.start)
@@ -432,7 +431,7 @@ class TorchLearner(Learner):
         if self.agrees:
             payload["models"] = [whole(agree.model_state()) for agree in self.agrees]
             payload["optimizers"] = [whole(state) for state in self._optimizer_states()]
-            payload["schedulers"] = [own(scheduler_state(scheduler)) for scheduler in self.schedulers]
+            payload["schedulers"] = [own(scheduler.state_dict()) for scheduler in self.schedulers]
             if self.average is not None:
                 payload["averages"] = [whole(self.average.module.state_dict())]
             if self.scaler.is_enabled():
@@ -495,8 +494,7 @@ class TorchLearner(Learner):
         if isinstance(self.steppers[0], torch.optim.LBFGS):
             part = self._closure_step(batch, heartbeat)
         else:
-            with self.writes.watch():
-                part = self._gradients(batch, heartbeat)
+            part = self._gradients(batch, heartbeat)
             heartbeat.at(OPTIMIZER)
             if self.options.clipping:
                 self.scaler.unscale_(self.steppers[0])
@@ -553,8 +551,7 @@ class TorchLearner(Learner):
         parts: list[LossPart | None] = []
 
         def closure() -> float:
-            with self.writes.watch():
-                part = self._gradients(batch, heartbeat)
+            part = self._gradients(batch, heartbeat)
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
             parts.append(part)
@@ -989,7 +986,7 @@ class TorchLearner(Learner):
         if self.casts_integers:
             x = floats(x)
         try:
-            return call(module, x)
+            return call(module, x, self.features)
         except RuntimeError as error:
             mismatch = integer_inputs(error, x, self.features)
             if mismatch is None:

@@ -192,7 +192,7 @@ class Flat:
         size, chunk = self.world.size, self.chunk
         if self.grads.is_cuda:
             dist.reduce_scatter_tensor(self.mean, self.grads)
-        else:  # gloo of torch < 2.6 has no reduce-scatter; the exchange and the sum are the same traffic
+        else:  # the reduce-scatter of gloo is an all-reduce of everything, which is twice the traffic of this exchange
             slices = torch.empty_like(self.grads)
             dist.all_to_all_single(slices, self.grads)
             torch.sum(slices.view(size, chunk), 0, out=self.mean)

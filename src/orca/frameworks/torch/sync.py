@@ -26,7 +26,7 @@ from orca.rows.tree import flatten
 _CLIP_SLACK = 1e-6  # as torch's clip_grad_norm_ adds to the norm
 _NUMPY_KINDS = (torch.float32, torch.float64)  # whose sums numpy forms as torch does: it has no bfloat16
 
-# How DistributedDataParallel calls the sharing of buffers before each forward pass: newer torch has a new name.
+# How DistributedDataParallel calls the sharing of buffers before each forward pass: torch 2.10 has another name.
 _BEFORE_FORWARD = "broadcast_buffers"
 if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters:
     _BEFORE_FORWARD = "forward_sync_buffers"

@@ -11,9 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from orca.errors import ArgumentError, KnownArguments
 from orca_classic.bigdl.optimizers import schedules

@@ -8,9 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from orca.errors import ArgumentError
 from orca_classic.bigdl.optimizers.methods import OptimMethod

@@ -16,5 +16,5 @@ def tensorflow() -> Any:
     try:
         import tensorflow as module
     except ImportError as error:
-        raise MissingDependency.of("tensorflow", "tensorflow", "a tf.data.Dataset") from error
+        raise MissingDependency.of("tensorflow", "keras", "a tf.data.Dataset") from error
     return module

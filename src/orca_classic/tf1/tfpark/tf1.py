@@ -104,4 +104,4 @@ def _slim() -> Any:
     try:
         return importlib.import_module("tf_slim")
     except ModuleNotFoundError as error:
-        raise MissingDependency.of("tf_slim", "tensorflow", "tf.contrib.slim") from error
+        raise MissingDependency.of("tf_slim", "tf1", "tf.contrib.slim") from error
