@@ -84,8 +84,8 @@ def ours() -> tuple[float, float]:
     """Return the seconds of an epoch, without starting up: those of the later epochs; and those of all processors."""
     import tensorflow.compat.v1 as tf
 
-    from orca import Estimator
     from orca.callbacks import Callback
+    from orca_classic import Estimator
 
     class Spent(Callback):
         """Note the processor time of this process after every epoch."""

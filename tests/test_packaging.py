@@ -16,6 +16,7 @@ import pytest
 
 import orca
 from orca import registry
+from orca.registry import Backend, load
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -167,3 +168,15 @@ def lazy(node: ast.AST) -> bool:
 
 def plain(module: str) -> str:
     return PACKAGES.get(module, module.replace("_", "-"))
+
+
+def test_entry_points_lead_to_what_their_group_takes() -> None:
+    """Those of pyproject.toml: the installed ones may be of an older tree."""
+    groups = PROJECT["project"]["entry-points"]
+    targets = [(group, name, target) for group, names in groups.items() for name, target in names.items()]
+    assert ("orca.sources", "mxnet", "orca_classic.mxnet.data:MxnetSource") in targets
+    for group, library, target in targets:
+        if group == "orca.sources":
+            pytest.importorskip(library)
+        value = load(target, need=library)
+        assert hasattr(value, "wraps") if group == "orca.sources" else isinstance(value, Backend)

@@ -1,7 +1,6 @@
 """Orca: train, evaluate and serve standard models on a laptop or a cluster with one Estimator.
 
-Names load on first use: `import orca` loads no pyspark, ray, torch or tensorflow. An `import mxnet` that comes after it
-finds the numpy that MXNet was made for.
+Names load on first use: `import orca` loads no pyspark, ray, torch or tensorflow.
 """
 
 from __future__ import annotations

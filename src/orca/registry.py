@@ -1,19 +1,27 @@
-"""Registry: the one table of names. Owns which words select an engine, a sync, a source; imports on demand."""
+"""Registry: which code serves a backend, an engine or a kind of data. Owns the tables of names, and who adds to them.
+
+A package adds names by entry points (the groups orca.sources, orca.backends, orca.engines and orca.frameworks), which
+are read once, for the first name that no table has; or by calling `register` when it is imported.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from orca.core.loading import preload
 from orca.core.source import DataSpec, Source
 from orca.errors import ArgumentError, MissingDependency
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The engine that runs the ranks (another one where no Ray is up), and how replicas agree."""
+    """The engine that runs the ranks (another one if no Ray is up), and how replicas agree."""
 
     engine: str
     sync: str
@@ -23,6 +31,14 @@ class Backend:
         """Return the engine that would run the ranks now."""
         ray = sys.modules.get("ray")
         return self.engine if not self.otherwise or (ray and ray.is_initialized()) else self.otherwise
+
+
+@dataclass(frozen=True)
+class FrameworkPlugin:
+    """A framework of another package: its library, and the modules that processes load before ranks are forked."""
+
+    library: str
+    preload: tuple[str, ...] = ()
 
 
 BACKENDS = {
@@ -36,34 +52,26 @@ BACKENDS = {
 }
 
 ENGINES = {
-    "local": ("orca.engines.local", "LocalEngine"),
-    "spark": ("orca.engines.spark", "SparkEngine"),
-    "ray": ("orca.engines.ray", "RayEngine"),
+    "local": "orca.engines.local:LocalEngine",
+    "spark": "orca.engines.spark:SparkEngine",
+    "ray": "orca.engines.ray:RayEngine",
 }
 
-ESTIMATORS = {
-    "torch": ("orca.estimators.torch", "TorchEstimator"),
-    "keras": ("orca.estimators.keras", "KerasEstimator"),
-    "tfgraph": ("orca_classic.tf1.estimators.graph", "GraphEstimator"),
-    "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
-    "mxnet": ("orca_classic.mxnet.estimator", "MxnetEstimator"),
-    "bigdl": ("orca_classic.bigdl.estimator", "BigdlEstimator"),
-}
-
-# Asked in this order; each looks at sys.modules before it imports anything.
+# Asked in this order, if their library is loaded.
 SOURCES = (
-    ("orca.sources.frame", "FrameSource", "pyspark"),
-    ("orca.sources.shards", "ShardsSource", "pyspark"),
-    ("orca.sources.shards", "RayShardsSource", "ray"),
-    ("orca.sources.ray", "RayDatasetSource", "ray"),
-    ("orca.sources.torchdata", "LoaderSource", "torch"),
-    ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),
-    ("orca_classic.mxnet.data", "MxnetSource", "mxnet"),
-    ("orca_classic.tf1.packed_rows", "TfRowsSource", "tensorflow"),
-    ("orca.sources.arrays", "PandasSource", ""),
-    ("orca.sources.arrays", "ArraySource", ""),
-    ("orca.sources.creator", "CreatorSource", ""),
+    ("orca.sources.frame:FrameSource", "pyspark"),
+    ("orca.sources.shards:ShardsSource", "pyspark"),
+    ("orca.sources.shards:RayShardsSource", "ray"),
+    ("orca.sources.ray:RayDatasetSource", "ray"),
+    ("orca.sources.torchdata:LoaderSource", "torch"),
+    ("orca.sources.tfdata:TfDatasetSource", "tensorflow"),
+    ("orca.sources.arrays:PandasSource", ""),
+    ("orca.sources.arrays:ArraySource", ""),
+    ("orca.sources.creator:CreatorSource", ""),
 )
+
+# Asked before those: the package of the data's type, or of one of its bases -> the source.
+PLUGIN_SOURCES: dict[str, str] = {}
 
 EXTRAS = {
     "pyspark": "spark",
@@ -79,50 +87,81 @@ EXTRAS = {
     "openvino": "openvino",
 }
 
+# Data of types of these is served by the table above.
+_PACKAGES = {"builtins", "numpy", "pandas", "pyspark", "ray", "torch", "tensorflow", "orca"}
 
-def backend_of(word: str) -> Backend:
-    """Return the engine and the sync that a backend word selects."""
-    if word not in BACKENDS:
-        raise ArgumentError(f"backend must be one of {', '.join(sorted(BACKENDS))}; got backend: {word!r}.")
-    return BACKENDS[word]
+
+def register(
+    *,
+    sources: Mapping[str, str] | None = None,
+    backends: Mapping[str, Backend] | None = None,
+    engines: Mapping[str, str] | None = None,
+    frameworks: Iterable[FrameworkPlugin] = (),
+) -> None:
+    """Add names, from a package that is imported: entry points do the same for a package that is installed.
+
+    Args:
+        sources: The package of a type of data (or of one of its bases) -> the source, as "module:Class".
+        backends: A value of `backend=` -> its engine and sync.
+        engines: The name of an engine -> its class, as "module:Class".
+        frameworks: The modules that processes load before ranks are forked, if the framework's library is loaded.
+
+    Raises:
+        ArgumentError: A name is taken by something else.
+
+    Example:
+        ::
+
+            register(sources={"theirs": "orca_theirs.data:TheirSource"})
+    """
+    _add(PLUGIN_SOURCES, sources, "source")
+    _add(BACKENDS, backends, "backend")
+    _add(ENGINES, engines, "engine")
+    for plugin in frameworks:
+        preload(plugin.library, plugin.preload)
+
+
+def _add(table: dict[str, Any], names: Mapping[str, Any] | None, kind: str) -> None:
+    for name, value in (names or {}).items():
+        if table.get(name, value) != value:
+            raise ArgumentError(f"the {kind} {name!r} is taken by {table[name]}; got {value}. Choose another name.")
+        table[name] = value
+
+
+def backend_names() -> list[str]:
+    """Return the values that `backend=` may have, in the order of the alphabet."""
+    return sorted({*BACKENDS, *_plugins("orca.backends")})
+
+
+def backend_of(name: str) -> Backend:
+    """Return the engine and the sync that a value of `backend=` selects."""
+    if name not in BACKENDS and (entry := _plugins("orca.backends").get(name)) is not None:
+        BACKENDS[name] = _loaded(entry, Backend)
+    if name not in BACKENDS:
+        raise ArgumentError(f"backend must be one of {', '.join(backend_names())}; got backend: {name!r}.")
+    return BACKENDS[name]
 
 
 def engine_class(name: str) -> Any:
     """Import an engine's class."""
-    return _load(*ENGINES[name], need=f"the {name} engine")
+    if name not in ENGINES and (entry := _plugins("orca.engines").get(name)) is not None:
+        ENGINES[name] = entry.value
+    if name not in ENGINES:
+        raise ArgumentError(f"there is no engine {name!r}; there are {', '.join(sorted(ENGINES))}.")
+    return load(ENGINES[name], need=f"the {name} engine")
 
 
-def estimator_class(framework: str) -> Any:
-    """Import a framework's Estimator."""
-    return _load(*ESTIMATORS[framework], need=f"a {framework} model")
-
-
-def openvino_converter() -> Any:
-    """Import the function that writes a torch or Keras model as an OpenVINO model."""
-    return _load("orca.frameworks.openvino", "convert", need="an openvino model")
-
-
-def bigdl_loader() -> Any:
-    """Import the function that reads a model of BigDL."""
-    return _load("orca_classic.bigdl.files", "load_layer", need="a bigdl model")
-
-
-def bigdl_entry() -> Any:
-    """Import the function that returns the torch module of a model of BigDL."""
-    return _load("orca_classic.bigdl.training", "entry_of", need="a bigdl model")
-
-
-def bigdl_data() -> Any:
-    """Import the function that brings the data of BigDL's programs into a form that sources know."""
-    return _load("orca_classic.bigdl.training", "rows_for", need="a bigdl model")
+def preload_plugins() -> None:
+    """Note which modules the frameworks of other packages want loaded before ranks are forked."""
+    for library, entry in _plugins("orca.frameworks").items():
+        if library in sys.modules:
+            preload(library, _loaded(entry, FrameworkPlugin).preload)
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:
-    """Wrap data in the source that recognises it: the only place that asks for the kind of data."""
-    for module, name, library in SOURCES:
-        if library and library not in sys.modules:
-            continue
-        kind = _load(module, name, need=f"data of type {type(data).__name__}")
+    """Wrap data in the source that recognises it: the only place that looks at the kind of data."""
+    for target in _candidates(data):
+        kind = load(target, need=f"data of type {type(data).__name__}")
         if kind.wraps(data):
             source: Source = kind(data, spec)
             return source
@@ -133,7 +172,37 @@ def source_of(data: Any, spec: DataSpec) -> Source:
     )
 
 
-def _load(module: str, name: str, need: str) -> Any:
+def _candidates(data: Any) -> Iterator[str]:
+    """Yield the sources that may serve data: those registered for its type, then the built-in ones."""
+    modules = [kind.__module__ for kind in type(data).__mro__[:-1]]
+    if not _PACKAGES & {module.partition(".")[0] for module in modules}:
+        for name, entry in _plugins("orca.sources").items():
+            PLUGIN_SOURCES.setdefault(name, entry.value)
+    for name, target in PLUGIN_SOURCES.items():
+        if any(f"{module}.".startswith(f"{name}.") for module in modules):
+            yield target
+    yield from (target for target, library in SOURCES if not library or library in sys.modules)
+
+
+@cache
+def _plugins(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group by name; to find them takes a tenth of a second."""
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def _loaded(entry: EntryPoint, kind: type[Any]) -> Any:
+    value = entry.load()
+    if not isinstance(value, kind):
+        raise ArgumentError(
+            f"the entry point {entry.name!r} of {entry.group} must give a {kind.__name__}; got {type(value).__name__} "
+            f"from {entry.value}. Correct it in the package that has it."
+        )
+    return value
+
+
+def load(target: str, need: str) -> Any:
+    """Import what is named as "module:name"; a missing package of an extra is named with the line that installs it."""
+    module, _, name = target.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orca import Estimator
 from orca.data.shard import SparkXShards
+from orca_classic import Estimator
 
 ROWS = 53
 X = np.random.default_rng(1).normal(size=(ROWS, 5)).astype(np.float32)

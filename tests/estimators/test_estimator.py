@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,29 +34,10 @@ def test_a_default_of_an_older_release_gives_way_to_what_is_given() -> None:
     assert [est.learner.options.squeeze for est in made] == [True, False]
 
 
-def arguments(file: str, function: str) -> tuple[ast.arguments, str]:
-    """Return the arguments of a method and its docstring, without importing a framework."""
-    tree = ast.parse((Path(estimator.__file__).parents[2] / file).read_text())
-    methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function]
-    return methods[0].args, ast.get_docstring(methods[0]) or ""
-
-
-@pytest.mark.parametrize(
-    ("function", "file"),
-    [
-        ("torch", "orca/estimators/torch.py"),
-        ("keras", "orca/estimators/keras.py"),
-        ("openvino", "orca/estimators/openvino.py"),
-        ("graph", "orca_classic/tf1/estimators/graph.py"),
-        ("mxnet", "orca_classic/mxnet/estimator.py"),
-        ("bigdl", "orca_classic/bigdl/estimator.py"),
-    ],
-)
-def test_a_call_has_the_arguments_and_defaults_of_the_framework_and_documents_each(function: str, file: str) -> None:
-    (public, text), (own, _) = arguments("orca/estimators/estimator.py", f"from_{function}"), arguments(file, "of")
-    assert ast.unparse(public) == ast.unparse(own)
-    names = inspect.signature(getattr(Estimator, f"from_{function}")).parameters
-    assert [name for name in names if f"{name}: " not in text] == []
+@pytest.mark.parametrize("name", ["from_torch", "from_keras", "from_openvino"])
+def test_a_call_documents_each_argument(name: str) -> None:
+    method = getattr(Estimator, name)
+    assert [each for each in inspect.signature(method).parameters if f"{each}: " not in method.__doc__] == []
 
 
 @pytest.mark.parametrize(
@@ -71,8 +50,6 @@ def test_a_call_has_the_arguments_and_defaults_of_the_framework_and_documents_ea
         (lambda: Estimator.from_keras(device="cuda"), "Estimator.from_keras() has no argument 'device': GPUs need no "),
         (lambda: Estimator.from_openvino(path="m.xml"),
          "Estimator.from_openvino() has no argument 'path'; it has model_path, batch_size, backend."),
-        (lambda: Estimator.from_bigdl(model=1, worker_per_node=2),
-         "Estimator.from_bigdl() has no argument 'worker_per_node'. Did you mean 'workers_per_node'?"),
         (lambda: Estimator.from_torch(epochs=2),
          "Estimator.from_torch() has no argument 'epochs': pass it to fit, evaluate or predict."),
         (lambda: Estimator.from_torch(colour="red"),
@@ -127,7 +104,7 @@ def test_what_is_wrong_within_a_property_is_said(monkeypatch: pytest.MonkeyPatch
         made.fitt  # noqa: B018
 
 
-class Louder(Estimator):
+class Louder(TorchEstimator):
     """An Estimator of the user's own."""
 
     def shutdown(self, force: bool = False) -> str:
@@ -137,6 +114,5 @@ class Louder(Estimator):
 def test_a_class_of_the_users_own_keeps_what_it_changes() -> None:
     made = Louder.from_torch(**parts(), backend="local")
     assert isinstance(made, Louder) and isinstance(made, TorchEstimator) and made.shutdown() == "loud"
-    assert type(made) is type(Louder.from_torch(**parts(), backend="local"))
+    assert type(made) is Louder
     assert type(TorchEstimator.from_torch(**parts(), backend="local")) is TorchEstimator
-    assert type(TorchEstimator.from_bigdl(model=torch.nn.Linear(2, 1))).__name__ == "BigdlEstimator"

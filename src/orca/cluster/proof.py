@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -221,9 +222,15 @@ def _loaded(packages: dict[str, str]) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=1)
 def _own_digest() -> str:
+    """Return the digest of our code: of the packages that the distribution's entry points lead to."""
+    packages = {"orca"}
+    with suppress(importlib.metadata.PackageNotFoundError):  # a source tree that was never installed
+        distribution = importlib.metadata.distribution("orca-dl")
+        packages |= {entry.module.partition(".")[0] for entry in distribution.entry_points}
     digest = hashlib.sha256()
-    for name, item in sorted(_sources("", importlib.resources.files("orca"))):
-        digest.update(f"{name}\0{hashlib.sha256(item.read_bytes()).hexdigest()}\n".encode())
+    for package in sorted(packages):
+        for name, item in sorted(_sources("", importlib.resources.files(package))):
+            digest.update(f"{package}{name}\0{hashlib.sha256(item.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 

@@ -1,5 +1,5 @@
-"""Imports: what is due when a program imports a framework. Owns ImportHook, the order of triton and TensorFlow, what
-TensorFlow says and writes in every process, and the names of numpy that MXNet needs.
+"""Imports: what is due when a program imports a framework. Owns ImportHook, the order of triton and TensorFlow, and
+what TensorFlow says and writes in every process.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _GREETINGS = "|".join((
 class ImportHook:
     """A finder of modules that hears that a framework is about to be imported; it leaves finding to others.
 
-    Before MXNet 1.9.1, the last release, it puts back the names that numpy has dropped since. It loads triton before
-    TensorFlow, and keeps TensorFlow's greetings off the screen and its generated files off the disk. And it calls those
-    that want to know.
+    It loads triton before TensorFlow, and keeps TensorFlow's greetings off the screen and its generated files off the
+    disk. And it calls those that want to know.
     """
 
     listeners: ClassVar[list[Callable[[str], None]]] = []
@@ -52,8 +51,6 @@ class ImportHook:
             return None
         for listener in tuple(cls.listeners):
             listener(name)
-        if name == "mxnet":
-            _put_back_names()
         spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
         if spec is not None and type(spec.loader) is SourceFileLoader:
             spec.loader = _TensorflowLoader(name, spec.loader.path)
@@ -133,17 +130,3 @@ def _load_source(source: str, delete_on_exit: bool) -> tuple[ModuleType, str]:
     exec(compile(source, file, "exec"), vars(module))
     sys.modules[name] = module
     return module, file
-
-
-def _put_back_names() -> None:
-    import numpy as np
-
-    trapezoid = getattr(np, "trapezoid", None)  # numpy 2
-    names: dict[str, Any] = {"PINF": np.inf, "NINF": -np.inf, "Inf": np.inf, "NaN": np.nan, "NAN": np.nan}
-    names |= {"PZERO": 0.0, "NZERO": -0.0}
-    names |= {"product": np.prod, "alltrue": np.all, "sometrue": np.any, "in1d": np.isin, "round_": np.round}
-    names |= {"trapz": trapezoid, "msort": lambda a: np.sort(a, axis=0), "int": int, "bool": np.bool_}
-    names |= dict.fromkeys("mirr npv pmt ppmt pv rate".split())  # of finance: gone since numpy 1.20
-    for name, value in names.items():
-        if name not in vars(np):
-            setattr(np, name, value)

@@ -11,13 +11,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 # Modules that a rank loads with a library; torch's first optimizer loads its compiler.
-_WITH = {
+_WITH: dict[str, tuple[str, ...]] = {
     "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo", "torch.utils.serialization", "numpy.ma"),
-    "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca_classic.tf1.graph.learner"),
-    "mxnet": ("orca.job", "orca_classic.mxnet.learner", "orca_classic.mxnet.data"),
+    "tensorflow": ("orca.job", "orca.frameworks.keras.learner"),
 }
 NEEDED = ("torch.distributed", "orca.core.engine")  # by every rank
 MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes
+
+
+def preload(library: str, modules: Iterable[str]) -> None:
+    """Load these modules as well before a fork, if the library is loaded."""
+    _WITH[library] = tuple(dict.fromkeys((*_WITH.get(library, ()), *modules)))
 
 
 def slow_modules() -> list[str]:

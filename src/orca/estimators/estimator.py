@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
-from inspect import isfunction, signature
+from dataclasses import replace
+from functools import wraps
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orca.core.arguments import checked, refuse_unknown
-from orca.core.engine import Engine, Settings
+from orca.core.arguments import checked
+from orca.core.engine import Engine, Settings, threads_asked_for
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
-from orca.core.units import positive
+from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotSupported, OrcaError
 from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
-from orca.registry import BACKENDS, Backend, backend_of, engine_class, estimator_class
+from orca.registry import BACKENDS, Backend, backend_of, engine_class, load, preload_plugins
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from orca.estimators.openvino import OpenvinoEstimator
     from orca.estimators.torch import TorchEstimator
     from orca.estimators.training import TrainingEstimator
-    from orca_classic.bigdl.estimator import BigdlEstimator
-    from orca_classic.mxnet.estimator import MxnetEstimator
-    from orca_classic.tf1.estimators.graph import GraphEstimator
-    from orca_classic.tf1.graph.optimizers import TrainStep
 
 # Public verbs whose errors are shown in short.
 _VERBS = {"fit", "evaluate", "predict", "save", "load", "save_checkpoint", "load_checkpoint", "load_orca_checkpoint"}
@@ -179,7 +176,40 @@ class Estimator:
         Raises:
             ArgumentError: An argument has the wrong kind, or two do not go together.
         """
-        return cls._of("torch", locals())
+        kind = _estimator_class(cls, "orca.estimators.torch:TorchEstimator", "a torch model")
+        from orca.frameworks.torch.learner import TorchLearner
+
+        entry = backend_of(backend or "spark")
+        entry = replace(entry, sync="fully sharded") if shard_model else entry
+        options = TorchLearner.options_of(
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            scheduler=scheduler_creator,
+            step_freq=scheduler_step_freq,
+            operator=training_operator_cls,
+            precision=precision,
+            accumulate=accumulate,
+            compiled=compile,
+            ema=ema,
+            deterministic=deterministic,
+            sync_batchnorm=sync_batchnorm,
+            unused=find_unused_parameters,
+            reduction=loss_reduction,
+            squeeze=squeeze,
+            device_cache=device_cache,
+        )
+        threads = threads_per_worker or threads_asked_for()
+        return kind(
+            TorchLearner.of(model, optimizer, loss, dict(config or {}), entry.sync, initialization_hook, options),
+            entry,
+            metrics=metrics,
+            config=config,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            seed=TorchLearner.default_seed() if seed is None else natural("seed", seed),
+            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver, start_timeout),
+            sync_stats=sync_stats,
+        )
 
     @classmethod
     @checked
@@ -230,64 +260,40 @@ class Estimator:
             ArgumentError: An argument has the wrong kind.
             MissingDependency: backend="horovod" and Horovod is not installed.
         """
-        return cls._of("keras", locals())
+        kind = _estimator_class(cls, "orca.estimators.keras:KerasEstimator", "a Keras model")
+        from orca.frameworks.keras.learner import KerasLearner
 
-    @classmethod
-    @checked
-    def from_graph(
-        cls,
-        *,
-        inputs: Any,
-        outputs: Any = None,
-        labels: Any = None,
-        loss: Any = None,
-        optimizer: Any = None,
-        metrics: Any = None,
-        clip_norm: float | None = None,
-        clip_value: Any = None,
-        updates: Sequence[Any] | None = None,
-        sess: Any = None,
-        model_dir: str | None = None,
-        backend: str | None = None,
-        workers_per_node: int = 1,
-        seed: int = 0,
-        log_to_driver: bool = True,
-        stall_timeout: float = 300.0,
-        start_timeout: float = 0.0,
-        threads_per_worker: int | None = None,
-        feeds: Mapping[Any, Any] | None = None,
-        targets: Any = None,
-        turns: Sequence[tuple[TrainStep, int]] = (),
-    ) -> GraphEstimator:
-        """Make an Estimator of a graph's ends.
-
-        Args:
-            inputs: The tensor that features are fed to; a list, tuple or dict for several.
-            outputs: The tensor, or tensors, to answer with.
-            labels: The tensor, or tensors, that labels are fed to.
-            loss: A scalar tensor: a mean or a sum over rows, or a combination of them and of penalties.
-            optimizer: An optimizer of `tf.train` or Keras, or an optim method of BigDL.
-            metrics: Name -> tensor; or metrics of `orca.metrics`, which compare outputs with labels.
-            clip_norm: The largest norm that all gradients together may have.
-            clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.
-            updates: Operations that run with each step, such as those of batch normalization (UPDATE_OPS).
-            sess: The session with the variables; a new one unless given. Variables without a value get their first.
-            model_dir: The folder of checkpoints and summaries.
-            backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
-            workers_per_node: Workers (ranks) on each node of the cluster.
-            seed: Seed of order and dropout.
-            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on.
-            threads_per_worker: Threads of a worker's arithmetic; a node's cores shared among its workers unless given.
-            feeds: Tensor -> value, or a pair of its value in training and its value otherwise: for every call.
-            targets: Tensors that metrics of `orca.metrics` compare outputs with, where these are not the labels.
-            turns: Steps of several optimizers that take turns, and how many each takes in a row, for one optimizer.
-
-        Raises:
-            ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
-        """
-        return cls._of("tfgraph", locals())
+        if (model_creator is None) == (keras_model is None):
+            raise ArgumentError(
+                "from_keras takes either model_creator (a function (config) that returns a compiled model) or "
+                f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}."
+            )
+        if config is not None and not isinstance(config, dict):
+            raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
+        options = dict(config or {})
+        entry = backend_of(backend) if backend else None
+        learner = KerasLearner.of(
+            model_creator if keras_model is None else keras_model,
+            compile_args_creator,
+            options,
+            sync_batch_norm,
+            entry.sync if entry else "replicated",
+        )
+        return kind(
+            learner,
+            entry,
+            config=options,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            seed=natural("seed", seed),
+            settings=Settings(
+                stall_timeout,
+                bool(verbose),
+                threads_per_worker or threads_asked_for(),
+                log_to_driver=log_to_driver,
+                start_timeout=start_timeout,
+            ),
+        )
 
     @classmethod
     @checked
@@ -304,82 +310,13 @@ class Estimator:
         Raises:
             ArgumentError: A file is missing or is no model.
         """
-        return cls._of("openvino", locals())
+        if backend is not None:
+            backend_of(backend)
+        kind = _estimator_class(cls, "orca.estimators.openvino:OpenvinoEstimator", "an openvino model")
+        from orca.frameworks.openvino import OpenvinoPredictor
 
-    @classmethod
-    @checked
-    def from_mxnet(
-        cls,
-        *,
-        config: dict[str, Any],
-        model_creator: Callable[..., Any],
-        loss_creator: Callable[..., Any] | None = None,
-        eval_metrics_creator: Callable[..., Any] | None = None,
-        validation_metrics_creator: Callable[..., Any] | None = None,
-        num_workers: int | None = None,
-        num_servers: int | None = None,
-        runner_cores: int | None = None,
-        backend: str | None = None,
-        workers_per_node: int = 1,
-        model_dir: str | None = None,
-        log_to_driver: bool = True,
-        stall_timeout: float = 300.0,
-        start_timeout: float = 0.0,
-    ) -> MxnetEstimator:
-        """Make an Estimator of an MXNet model.
-
-        Args:
-            config: The result of `create_config`; all creators get it.
-            model_creator: A function `(config)` that returns a `gluon.Block`, or a `mx.mod.Module` whose symbol ends in
-                a loss, on each worker. Weights that it does not initialize are.
-            loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the
-                labels: one number a row, as those of `gluon.loss` give. For a Module it only tells the loss.
-            eval_metrics_creator: A function `(config)` that returns metrics of MXNet (or their names) of the rows that
-                are trained on.
-            validation_metrics_creator: The same for validation data and `evaluate`; unless given, those of
-                eval_metrics_creator.
-            num_workers: The number of workers, whatever the nodes of the cluster; workers_per_node for each node unless
-                given.
-            num_servers: Accepted: workers add gradients up themselves, there are no servers.
-            runner_cores: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here, else a
-                node's cores shared among its workers.
-            backend: "spark", "ray" or "local"; unless given, the cluster that is up.
-            workers_per_node: Workers (ranks) on each node of the cluster.
-            model_dir: The folder of checkpoints.
-            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
-                while what for.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind.
-        """
-        return cls._of("mxnet", locals())
-
-    @classmethod
-    @checked
-    def from_bigdl(cls, *, model: Any, loss: Any = None, optimizer: Any = None, metrics: Any = None,  # type: ignore[override]
-           feature_preprocessing: Any = None, label_preprocessing: Any = None, model_dir: str | None = None,
-           backend: str | None = None, **options: Any) -> BigdlEstimator:  # fmt: skip
-        """Make an Estimator of a BigDL model.
-
-        Args:
-            model: A layer of `bigdl.nn.layer` or of the Keras-style API.
-            loss: A criterion; needed to train.
-            optimizer: An optim method; SGD() unless given.
-            metrics: Validation methods of BigDL, or metrics of `orca.metrics`.
-            feature_preprocessing: A Preprocessing, or the shape of a row (a list of shapes for several inputs).
-            label_preprocessing: The same of labels.
-            model_dir: The folder of checkpoints.
-            backend: "bigdl" (Spark, optimizer state cut among the workers) unless given; any of `from_torch`.
-            options: Other arguments of `from_torch`, as workers_per_node or seed.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind.
-        """
-        refuse_unknown(options, signature(Estimator.from_torch).parameters, "Estimator.from_bigdl()")
-        arguments = locals()
-        return cls._of("bigdl", arguments | arguments.pop("options"))
+        predictor, state = OpenvinoPredictor.of(str(model_path), natural("batch_size", batch_size))
+        return kind(predictor, state, backend)
 
     @staticmethod
     def from_learner(learner: Learner, *, backend: str | None = None, **options: Any) -> TrainingEstimator:
@@ -392,21 +329,8 @@ class Estimator:
         """
         from orca.estimators.training import TrainingEstimator
 
+        preload_plugins()
         return TrainingEstimator(learner, None if backend is None else backend_of(backend), **options)
-
-    @classmethod
-    def _of(cls, framework: str, arguments: Mapping[str, Any]) -> Any:
-        """Make the Estimator of a framework: the locals of a `from_...` method are the arguments of its own `of`.
-
-        A class that is derived from Estimator gets the verbs of the framework besides its own.
-        """
-        owner: Any = cls
-        kind = estimator_class(framework)
-        if issubclass(owner, kind):
-            kind = owner
-        elif owner is not Estimator and not hasattr(owner, "of"):  # not the Estimator of another framework
-            kind = _derived(owner, kind)
-        return kind.of(**{name: value for name, value in arguments.items() if name != "cls"})
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str | None:
@@ -517,9 +441,10 @@ def name_of(model: Any) -> Any:
     return getattr(model, "__name__", type(model).__name__)
 
 
-@cache
-def _derived(owner: Any, kind: Any) -> Any:
-    return type(owner.__name__, (owner, kind), {"__module__": owner.__module__, "__doc__": owner.__doc__})
+def _estimator_class(owner: type[Estimator], target: str, need: str) -> Any:
+    """Import the class of a framework's Estimators; one that is derived from it makes Estimators of its own."""
+    kind: type[Estimator] = load(target, need)
+    return owner if issubclass(owner, kind) else kind
 
 
 def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from orca.core.arguments import checked
-from orca.core.engine import Settings, threads_asked_for
+from orca.core.engine import Settings
 from orca.core.source import DataSpec
 from orca.core.state import State
 from orca.core.units import natural, positive
@@ -16,7 +16,6 @@ from orca.estimators.estimator import name_of
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
 from orca.frameworks.keras.learner import KerasLearner
-from orca.registry import backend_of
 from orca.rows.tree import listed
 from orca.storage.checkpoints import latest_checkpoint
 from orca.storage.states import is_state, save_state
@@ -47,59 +46,6 @@ class KerasEstimator(TrainingEstimator):
     refusals: ClassVar = dict.fromkeys(
         ("set_constant_gradient_clipping", "set_l2_norm_gradient_clipping", "clear_gradient_clipping"), _CLIPS
     )
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        model_creator: Callable[..., Any] | None = None,
-        keras_model: Any = None,
-        config: dict[str, Any] | None = None,
-        verbose: bool | int = True,
-        workers_per_node: int = 1,
-        compile_args_creator: Callable[..., Any] | None = None,
-        backend: str | None = None,
-        cpu_binding: bool = False,
-        log_to_driver: bool = True,
-        model_dir: str | None = None,
-        sync_batch_norm: bool = True,
-        seed: int = 0,
-        stall_timeout: float = 300.0,
-        start_timeout: float = 0.0,
-        threads_per_worker: int | None = None,
-    ) -> KerasEstimator:
-        """Make an Estimator of a Keras model; see `Estimator.from_keras` for the arguments."""
-        if (model_creator is None) == (keras_model is None):
-            raise ArgumentError(
-                "from_keras takes either model_creator (a function (config) that returns a compiled model) or "
-                f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}."
-            )
-        if config is not None and not isinstance(config, dict):
-            raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
-        options = dict(config or {})
-        entry = backend_of(backend) if backend else None
-        learner = KerasLearner.of(
-            model_creator if keras_model is None else keras_model,
-            compile_args_creator,
-            options,
-            sync_batch_norm,
-            entry.sync if entry else "replicated",
-        )
-        return cls(
-            learner,
-            entry,
-            config=options,
-            workers_per_node=workers_per_node,
-            model_dir=model_dir,
-            seed=natural("seed", seed),
-            settings=Settings(
-                stall_timeout,
-                bool(verbose),
-                threads_per_worker or threads_asked_for(),
-                log_to_driver=log_to_driver,
-                start_timeout=start_timeout,
-            ),
-        )
 
     def _model_name(self) -> Any:
         packed = self.learner.packed_model

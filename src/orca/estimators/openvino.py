@@ -69,13 +69,6 @@ class OpenvinoEstimator(Estimator):
         super().__init__(learner, None if backend is None else backend_of(backend))
         self._state = state
 
-    @classmethod
-    def of(cls, *, model_path: str, batch_size: int = 0, backend: str | None = None) -> OpenvinoEstimator:
-        """Make an Estimator of an OpenVINO model; see `Estimator.from_openvino` for the arguments."""
-        if backend is not None:
-            backend_of(backend)
-        return cls(*_read(model_path, batch_size), backend)
-
     def _facts(self) -> dict[str, Any]:
         inputs = [port.name for port in self.learner.signature.inputs]
         return {"framework": "openvino", **super()._facts(), "inputs": inputs}

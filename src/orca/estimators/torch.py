@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from orca.core.arguments import checked
-from orca.core.engine import Settings, threads_asked_for
-from orca.core.units import natural
 from orca.estimators.estimator import name_of
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
 from orca.frameworks.torch.learner import TorchLearner
-from orca.registry import backend_of
 from orca.rows.tree import listed
 from orca.storage.states import is_state
 
@@ -25,77 +21,6 @@ class TorchEstimator(TrainingEstimator):
     learner: TorchLearner
     # Whether save writes one torch file whatever the path ends in, with backend="bigdl" a state dict of the model.
     one_file: ClassVar[bool] = False
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        model: Any = None,
-        optimizer: Any = None,
-        loss: Any = None,
-        metrics: Any = None,
-        backend: str | None = None,
-        config: dict[str, Any] | None = None,
-        workers_per_node: int = 1,
-        scheduler_creator: Callable[..., Any] | None = None,
-        training_operator_cls: type | None = None,
-        initialization_hook: Callable[[], None] | None = None,
-        scheduler_step_freq: str = "batch",
-        use_tqdm: bool = True,
-        model_dir: str | None = None,
-        sync_stats: bool = False,
-        log_level: int = logging.INFO,
-        log_to_driver: bool = True,
-        seed: int | None = None,
-        stall_timeout: float = 300.0,
-        start_timeout: float = 0.0,
-        threads_per_worker: int | None = None,
-        precision: str | None = None,
-        accumulate: int = 1,
-        clip_norm: float | None = None,
-        clip_value: float | tuple[float, float] | None = None,
-        compile: bool | dict[str, Any] = False,
-        ema: float | None = None,
-        deterministic: bool = False,
-        sync_batchnorm: bool = False,
-        shard_model: bool = False,
-        find_unused_parameters: bool = False,
-        loss_reduction: str | Callable[..., Any] | None = None,
-        squeeze: bool = False,
-        device_cache: bool = False,
-    ) -> TorchEstimator:
-        """Make an Estimator of a PyTorch model; see `Estimator.from_torch` for the arguments."""
-        entry = backend_of(backend or "spark")
-        entry = replace(entry, sync="fully sharded") if shard_model else entry
-        options = TorchLearner.options_of(
-            clip_norm=clip_norm,
-            clip_value=clip_value,
-            scheduler=scheduler_creator,
-            step_freq=scheduler_step_freq,
-            operator=training_operator_cls,
-            precision=precision,
-            accumulate=accumulate,
-            compiled=compile,
-            ema=ema,
-            deterministic=deterministic,
-            sync_batchnorm=sync_batchnorm,
-            unused=find_unused_parameters,
-            reduction=loss_reduction,
-            squeeze=squeeze,
-            device_cache=device_cache,
-        )
-        threads = threads_per_worker or threads_asked_for()
-        return cls(
-            TorchLearner.of(model, optimizer, loss, dict(config or {}), entry.sync, initialization_hook, options),
-            entry,
-            metrics=metrics,
-            config=config,
-            workers_per_node=workers_per_node,
-            model_dir=model_dir,
-            seed=TorchLearner.default_seed() if seed is None else natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver, start_timeout),
-            sync_stats=sync_stats,
-        )
 
     def _model_name(self) -> Any:
         return name_of(self.learner.model)

@@ -24,7 +24,7 @@ from orca.core.units import natural, positive
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.estimators.estimator import Estimator
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
-from orca.registry import Backend, backend_of, openvino_converter, source_of
+from orca.registry import Backend, backend_of, load, source_of
 from orca.report.history import RunHistory
 from orca.report.tensorboard import Summaries, can_write
 from orca.rows.tree import listed
@@ -611,7 +611,8 @@ class TrainingEstimator(Estimator):
         if sample is None and state.input is None:
             raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
         row = sample if sample is not None or state.input is None else state.input.example()
-        return str(openvino_converter()(self._framework_model(), row, path))
+        convert = load("orca.frameworks.openvino:convert", need="an openvino model")
+        return str(convert(self._framework_model(), row, path))
 
     def _take(self, state: State, name: str) -> None:
         """Begin with this state from now on, where it fits the model: a new fit, not one that was interrupted."""

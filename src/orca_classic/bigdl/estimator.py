@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
-from orca.core.arguments import checked
+from orca.core.arguments import checked, refuse_unknown
 from orca.core.metrics import metrics_of
 from orca.core.source import DataSpec
 from orca.core.triggers import MaxEpoch, trigger_of
@@ -18,10 +19,11 @@ from orca.errors import ArgumentError
 from orca.estimators.estimator import name_of
 from orca.estimators.torch import TorchEstimator
 from orca.estimators.training import TrainingEstimator
-from orca.registry import bigdl_data, bigdl_entry, bigdl_loader
 from orca.rows.tree import listed
 from orca_classic.bigdl.feature.preprocessing import SeqToTensor, preprocessing_of
+from orca_classic.bigdl.files import load_layer
 from orca_classic.bigdl.optimizers import SGD
+from orca_classic.bigdl.training import entry_of, rows_for
 
 ENDLESS = 10**9  # epochs of a fit that a trigger ends
 
@@ -37,18 +39,19 @@ class BigdlEstimator(TorchEstimator):
     readers: dict[str, Any] = {}  # noqa: RUF012  (columns of a DataFrame -> how they are read)
 
     @classmethod
-    def of(cls, *, model: Any, loss: Any = None, optimizer: Any = None, metrics: Any = None,  # type: ignore[override]
+    def of(cls, *, model: Any, loss: Any = None, optimizer: Any = None, metrics: Any = None,
            feature_preprocessing: Any = None, label_preprocessing: Any = None, model_dir: str | None = None,
            backend: str | None = None, **options: Any) -> BigdlEstimator:  # fmt: skip
         """Make an Estimator of a BigDL model; see `Estimator.from_bigdl` for the arguments."""
-        module = bigdl_entry()(model) if hasattr(model, "to_torch") else model
+        refuse_unknown(options, signature(TorchEstimator.from_torch).parameters, "Estimator.from_bigdl()")
+        module = entry_of(model) if hasattr(model, "to_torch") else model
         criterion = loss.to_torch() if hasattr(loss, "to_torch") else loss
         reduction = getattr(loss, "reduction", None) if hasattr(loss, "to_torch") else None
         extra = {} if reduction is None else {"loss_reduction": reduction}
         if getattr(module, "rests", False) and not options.get("shard_model"):
             extra["find_unused_parameters"] = True
         method = optimizer if optimizer is not None else SGD()
-        estimator: Any = super().of(
+        estimator: Any = super().from_torch(
             model=module,
             loss=criterion,
             optimizer=method,
@@ -191,7 +194,7 @@ class BigdlEstimator(TorchEstimator):
              is_checkpoint: bool = False, **other_names: str) -> BigdlEstimator:  # fmt: skip
         """Load a saved model, or with is_checkpoint the newest checkpoint in a folder; returns the Estimator."""
         place = self._path("load", checkpoint, other_names)
-        model = self.model if is_checkpoint else bigdl_loader()(f"{place}.bigdl", f"{place}.bin")
+        model = self.model if is_checkpoint else load_layer(f"{place}.bigdl", f"{place}.bin")
         steps = (feature_preprocessing or self.preprocessing[0], label_preprocessing or self.preprocessing[1])
         estimator = type(self).of(
             model=model,
@@ -215,7 +218,7 @@ class BigdlEstimator(TorchEstimator):
         """Return data as the torch Estimator takes it, with the columns that it has."""
         both = (preprocessing if preprocessing is not None else self.preprocessing[0], self.preprocessing[1])
         steps = [preprocessing_of(each, "feature_preprocessing") for each in both]
-        rows, tabular = bigdl_data()(data, *steps)
+        rows, tabular = rows_for(data, *steps)
         if not tabular:
             return rows, {}
         if steps[0] is None and not hasattr(self.model, "to_pytorch"):  # TorchModels take whole numbers as they are

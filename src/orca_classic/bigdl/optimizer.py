@@ -90,8 +90,8 @@ class Trainer(KnownArguments):
 
     def estimator_of(self, model: Any, loss: Any, optimizer: Any, backend: str | None = None, **more: Any) -> Any:
         """Return an Estimator with the current weights and the optimizer state of the last fit."""
-        from orca.estimators import Estimator
         from orca_classic.bigdl.training import backend_now
+        from orca_classic.estimator import Estimator
 
         est = Estimator.from_bigdl(
             model=model, loss=loss, optimizer=optimizer, backend=backend or backend_now(),

@@ -23,7 +23,7 @@ class MxnetEstimator(TrainingEstimator):
     """A Gluon or Symbol model of MXNet that learns and answers on any engine. Made by `Estimator.from_mxnet`.
 
     Example:
-        >>> from orca import Estimator
+        >>> from orca_classic import Estimator
         >>> from orca_classic.mxnet import create_config
         >>> from mxnet import gluon
         >>> import numpy as np

@@ -312,7 +312,7 @@ class NNEstimator(
 
     def _fit(self, dataset: Any) -> NNModel:
         _check_frame(dataset, "fit")
-        estimator: Any = FrameEstimator.of(
+        estimator: Any = FrameEstimator.from_torch(
             model=self.model.source if isinstance(self.model, TorchModel) else torch_of(self.model),
             optimizer=self._method(),
             loss=torch_of(self.criterion),
@@ -448,7 +448,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def estimator(self) -> FrameEstimator:
         """Return the Estimator that predicts."""
         if self._estimator is None:
-            inner: Any = FrameEstimator.of(model=torch_of(self._original), backend="bigdl")
+            inner: Any = FrameEstimator.from_torch(model=torch_of(self._original), backend="bigdl")
             self._estimator = inner
         return self._estimator  # type: ignore[return-value]
 

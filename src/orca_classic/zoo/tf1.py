@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import orca.estimators
+from orca_classic import estimator
 
 
-class Estimator(orca.estimators.Estimator):
+class Estimator(estimator.Estimator):
     """The Estimator of `orca.learn.tf`: of a graph, or of a Keras model, built in a graph or eagerly."""
 
     @staticmethod

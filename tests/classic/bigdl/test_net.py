@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from bigdl.optim.optimizer import MaxEpoch, Top1Accuracy  # noqa: E402
 from orca.errors import ArgumentError, DataError, NotSupported  # noqa: E402
-from orca.estimators import Estimator  # noqa: E402
 from orca.triggers import EveryEpoch  # noqa: E402
+from orca_classic import Estimator  # noqa: E402
 from orca_classic.bigdl import criterion as C  # noqa: E402
 from orca_classic.bigdl import layers as L  # noqa: E402
 from orca_classic.bigdl.featuresets import FeatureSet  # noqa: E402

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orca.errors import ArgumentError, DataError, WorkerFailed
-from orca.estimators import Estimator
+from orca_classic import Estimator
 from orca_classic.bigdl.optimizers import SGD, Adam
 from orca_classic.zoo.sample import Sample
 

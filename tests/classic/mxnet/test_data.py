@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orca import Estimator
 from orca.core.source import DataSpec
 from orca.errors import ArgumentError, WorkerFailed
+from orca_classic import Estimator
 from orca_classic.mxnet import create_config
 
 pytestmark = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")

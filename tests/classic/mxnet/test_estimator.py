@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from classic.mxnet.truth import ROWS, X, Y, cross_entropy, network
-from orca import Estimator
 from orca.callbacks import EarlyStopping, LearningRateMonitor
 from orca.errors import ArgumentError
+from orca_classic import Estimator
 from orca_classic.mxnet import create_config
 from programs import run_program
 
@@ -130,7 +130,7 @@ def test_a_missing_mxnet_says_what_to_install() -> None:
     run_program("""
         import sys
         sys.modules["mxnet"] = None
-        from orca import Estimator
+        from orca_classic import Estimator
         from orca.errors import MissingDependency
         try:
             Estimator.from_mxnet(model_creator=len, config={"optimizer": "sgd"}, loss_creator=len)

@@ -22,13 +22,13 @@ from classic.mxnet.truth import (
     network,
     recorded,
 )
-from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.triggers import MaxIteration, SeveralIteration
 from orca.engines.local import LocalEngine
 from orca.storage.checkpoints import newest_run, versions
 from orca.testing import shards_of
+from orca_classic import Estimator
 from orca_classic.mxnet import create_config
 
 pytestmark = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")

@@ -16,7 +16,14 @@ from frameworks.torch.alone import AloneEngine
 from orca.errors import ArgumentError
 from orca.triggers import EveryEpoch
 from orca_classic.zoo import bigdl, zoo
+from orca_classic.zoo.estimators.torch import OlderTorchEstimator
 from orca_classic.zoo.metrics import MSE
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OlderTorchEstimator, "engine", AloneEngine())
+
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
@@ -62,10 +69,7 @@ def estimator(kind: Any, backend: str, layers: int = 1) -> Any:
         nets = [nn.Linear(3, 1) for _ in range(layers)]
         return nets[0] if layers == 1 else nets
 
-    class Alone(kind):  # type: ignore[misc]
-        engine = AloneEngine()
-
-    return Alone.from_torch(
+    return kind.from_torch(
         model=net,
         optimizer=lambda model, config: torch.optim.Adam(model.parameters(), lr=0.1),
         loss=nn.MSELoss(),

@@ -408,8 +408,8 @@ class KerasNet(Trainer, KerasLayer):
             prediction_col: The name of that column, "prediction" unless given.
             transform: A preprocessing of an ImageSet.
         """
-        from orca.estimators import Estimator
         from orca_classic.bigdl.training import backend_now
+        from orca_classic.estimator import Estimator
 
         data = self._paired(x, None, transform)
         if hasattr(data, "columns") or hasattr(data, "transform_shard"):

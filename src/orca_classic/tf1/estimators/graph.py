@@ -49,7 +49,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
 
     Example:
         >>> import numpy as np, tensorflow.compat.v1 as tf
-        >>> from orca import Estimator
+        >>> from orca_classic import Estimator
         >>> with tf.Graph().as_default():
         ...     x, y = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.float32, [None])
         ...     weight = tf.get_variable("weight", [2, 1])

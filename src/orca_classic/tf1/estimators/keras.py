@@ -120,7 +120,7 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
             session = backend.get_session()
             model_metrics = {} if loss is None else _compiled_metrics(model)
             more_metrics = {metric.name: metric for metric in metrics_of(metrics)}
-            estimator = cls.from_graph(
+            estimator = cls.of(
                 inputs=single(listed(model.inputs)),
                 outputs=single(listed(model.outputs)),
                 labels=None if loss is None else single(listed(model._feed_targets)),

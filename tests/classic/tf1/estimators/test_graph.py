@@ -18,7 +18,6 @@ pytest.importorskip("tensorflow")
 import tensorflow.compat.v1 as tf
 
 from classic.tf1.graphs import ROWS, X, Y, adam, assert_same, graph, momentum, plain_loop, values
-from orca import Estimator
 from orca.callbacks import Callback
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
@@ -30,6 +29,7 @@ from orca.metrics import Accuracy
 from orca.storage.checkpoints import newest_run, path_of
 from orca.testing import shards_of
 from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration
+from orca_classic import Estimator
 from orca_classic.bigdl.optimizers import SGD, Adam
 
 WHOLE = np.arange(ROWS)
