@@ -92,7 +92,7 @@ def test_csv_in_ranges_is_that_of_pandas(tmp_path: Path, text: str, size: int, o
     try:
         frame, _ = read(form, files_at([str(path)]), size)
     except DataError as error:
-        assert "of the same name, does not: rename one of them" in str(error)  # texts, and truths with gaps
+        assert "of the same name, is not: rename one of them" in str(error)  # texts, and truths with gaps
         return
     pd.testing.assert_frame_equal(frame, expected, check_index_type=False)
     assert frame.map(type).equals(expected.map(type))

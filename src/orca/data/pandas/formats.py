@@ -267,7 +267,7 @@ class Format:
                 # pandas gives the type of a column to those of the same name, whose labels end in a number.
                 first = re.sub(r"\.\d+$", "", label) if isinstance(label, str) else label
                 if exact.pop(first, None) is str:
-                    raise ValueError(f"{first!r} holds texts, and {label!r}, of the same name, does not: rename one of them.")
+                    raise ValueError(f"{first!r} is text, {label!r}, of the same name, is not: rename one of them.")
             options["dtype"] = {**exact, **(dtype or {})}
         if isinstance(dates, list):
             options["parse_dates"] = [one for one in dates if types.get(one) is not str]
