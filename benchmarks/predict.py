@@ -18,7 +18,7 @@ from benchmarks.measure import Result, compared, interleaved
 from benchmarks.models import mlp
 from benchmarks.sparks import parquet, session
 from orca import Estimator, stop_orca_context
-from orca.nnframes import NNModel
+from orca_classic.nnframes import NNModel
 
 
 def run(repeats: int) -> list[Result]:

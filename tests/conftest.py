@@ -34,7 +34,7 @@ gc.disable()  # until all are loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away
-TENSORFLOW = {"keras", "tfdata", "tfgraph", "tfgraphs", "tfkeras", "tfpark", "tfrows"}  # in the names of their files
+TENSORFLOW = {"keras", "tfdata", "tfgraph", "tfgraphs", "tfkeras", "tfpark", "tf1"}  # in the names of their files
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

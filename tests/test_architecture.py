@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
-FILES = sorted((SOURCES / "orca").rglob("*.py"))
+FILES = sorted(file for package in ("orca", "orca_classic") for file in (SOURCES / package).rglob("*.py"))
 TREES = {file: ast.parse(file.read_text(), str(file)) for file in FILES}
 
 # What a part of the package may import of ours, besides itself. Parts that are not listed may import all but TOP.
@@ -33,15 +33,16 @@ MAY_IMPORT = {
     "cluster": {"core", "errors", "monitor", "storage"},
     "doctor": {"core", "errors", "rows", "monitor", "storage", "cluster", "registry"},
     "report": {"core", "errors", "storage"},
-    "optimizers": {"errors", "storage"},
-    "feature": {"errors", "rows"},
     # The public names of what lies deeper.
     "metrics": {"core"},
     "triggers": {"core"},
     "callbacks": {"core", "report", "frameworks.torch"},
     "operator": {"frameworks.torch"},
 }
-TOP = {"classic", "nnframes", "tfpark", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
+TOP = {"cli", "orca_classic", "zoo", "bigdl"}  # nobody imports what sits on top
+CLASSIC = {"registry.py", "core/loading.py", "estimators/estimator.py"}  # what of `orca` still names orca_classic
+
+CLASSIC_LEARNERS = {("orca_classic", "tf1", "graph"), *(("orca_classic", "mxnet", n) for n in ("learner", "symbol"))}
 
 HEAVY = {"pyspark", "ray", "torch", "tensorflow", "keras", "mxnet", "openvino"}
 UNWANTED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
@@ -97,7 +98,7 @@ def test_parts_import_only_what_they_may() -> None:
         allowed = MAY_IMPORT.get(part.split(".")[0])
         for module in imports(file):
             other = part_of(module)
-            if module[0] != "orca" or other == part or allowed is None or not other:
+            if name_of(file)[0] != "orca" or module[0] != "orca" or other == part or allowed is None or not other:
                 continue
             if part == "frameworks" or other not in allowed:
                 wrong.append(f"{relative(file)} imports {'.'.join(module)}")
@@ -128,8 +129,18 @@ def test_nobody_imports_what_sits_on_top() -> None:
         for file in FILES
         for module in imports(file)
         if part_of(module) in TOP and part_of(name_of(file)) not in (TOP | {"__main__"})
+        if file.relative_to(SOURCES / name_of(file)[0]).as_posix() not in CLASSIC
     ]
     assert wrong == []
+
+
+def test_the_package_does_not_name_the_classic_one() -> None:
+    wrong = {
+        file.relative_to(SOURCES / "orca").as_posix()
+        for file in FILES
+        if name_of(file)[0] == "orca" and "orca_classic" in file.read_text()
+    }
+    assert wrong == CLASSIC
 
 
 def test_core_has_no_framework_of_its_own() -> None:
@@ -145,7 +156,7 @@ def test_axes_do_not_speak_of_each_other(folder: str, words: str) -> None:
     wrong = [
         f"{relative(file)}:{number}: {line.strip()}"
         for file in FILES
-        if name_of(file)[1:2] == (folder,)
+        if name_of(file)[1:2] == (folder,) or (folder == "frameworks" and name_of(file)[:3] in CLASSIC_LEARNERS)
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if re.search(rf"\b({words})\b", line, re.IGNORECASE)
     ]
@@ -165,7 +176,7 @@ def test_ranks_do_not_unpickle_what_other_ranks_sent() -> None:
             if isinstance(name, str) and PICKLED.fullmatch(name):
                 wrong.append(f"{relative(file)} uses {name}")
         module = name_of(file)
-        exempt = TOLD.get(part_of(module), set() if module[1:2] == ("frameworks",) else None)
+        exempt = TOLD.get(part_of(module), set() if "frameworks" in module or module[:3] in CLASSIC_LEARNERS else None)
         if exempt is not None and module[-1] not in exempt:
             pickles = {name for name, *_ in imports(file)} & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
             wrong += [f"{relative(file)} imports {name}" for name in pickles]
@@ -180,7 +191,7 @@ def test_importing_orca_and_completing_its_names_loads_no_framework(run_program:
         assert {{"Estimator", "init_orca_context", "callbacks", "metrics"}} <= set(dir(orca))
         assert dir(orca.operator) == ["TrainingOperator"] and "Accuracy" in dir(orca.metrics)
         completer = rlcompleter.Completer({{"orca": orca}})
-        for text in "orca.", "orca.Estimator.", "orca.callbacks.", "orca.metrics.", "orca.optimizers.":
+        for text in "orca.", "orca.Estimator.", "orca.callbacks.", "orca.metrics.":
             assert completer.attr_matches(text)
         for name in "torch", "keras", "graph", "openvino", "mxnet", "bigdl":
             assert inspect.signature(getattr(orca.Estimator, f"from_{{name}}")).parameters
@@ -236,7 +247,7 @@ def test_names_say_what_is_inside() -> None:
 
 def given_by_bigdl() -> set[str]:
     """Return the names of BigDL's API."""
-    doors, net = (importlib.import_module(f"orca.bigdl.{name}") for name in ("doors", "net"))
+    doors, net = (importlib.import_module(f"orca_classic.bigdl.{name}") for name in ("doors", "net"))
     return {name for door in vars(doors).values() if isinstance(door, doors.Names) for name in door} | {*net.__all__}
 
 
@@ -245,9 +256,9 @@ def test_one_word_names_one_class() -> None:
         node.name
         for file, tree in TREES.items()
         for node in tree.body
-        if isinstance(node, ast.ClassDef) and name_of(file)[1:2] != ("classic",)
+        if isinstance(node, ast.ClassDef) and name_of(file)[:2] != ("orca_classic", "zoo")
         # BigDL's API gives some names twice (Model, Input), and some that others have (MAE, Estimator).
-        if name_of(file)[1:2] != ("bigdl",) or node.name not in given_by_bigdl()
+        if name_of(file)[:2] != ("orca_classic", "bigdl") or node.name not in given_by_bigdl()
     ]
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
@@ -256,8 +267,8 @@ EXAMPLES = [".".join(name_of(file)) for file in FILES if re.search(r"^\s+>>> ", 
 NEEDS = {
     "orca.estimators.estimator": "torch",
     "orca.estimators.keras": "tensorflow",
-    "orca.estimators.mxnet": "mxnet",
-    "orca.estimators.tfgraph": "tensorflow",
+    "orca_classic.mxnet.estimator": "mxnet",
+    "orca_classic.tf1.estimators.graph": "tensorflow",
     "orca.sources.ray": "ray",
 }
 

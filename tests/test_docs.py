@@ -25,17 +25,17 @@ NEEDS = {
     "data": ["pyspark", "PIL", "tensorflow"],
     "inference": ["pyspark"],
     "keras": ["keras", "tf_keras", "pyspark"],
-    "mxnet": ["mxnet"],
-    "nnframes": ["pyspark", "PIL"],
+    "classic/mxnet": ["mxnet"],
+    "classic/nnframes": ["pyspark", "PIL"],
+    "classic/tf1": ["tf_slim"],
     "ray": ["ray", "pyspark"],
     "standalone": ["pyspark"],
-    "tf1": ["tf_slim"],
     "xshards": ["pyspark"],
 }
 FAST = {"files"}  # the pages of `make test`, besides README and Quickstart
 ELSEWHERE = {  # pages that tests of their subject run, and look at the output of
     "history": "report/test_history.py",
-    "horovod": "frameworks/torch/test_horovod.py",
+    "classic/horovod": "frameworks/torch/test_horovod.py",
     "openvino": "estimators/test_openvino.py",
     "quickstart": "test_docs.py",
 }
@@ -46,7 +46,8 @@ def local_blocks(page: Path) -> list[str]:
     return [block for block in blocks_of(page) if block.splitlines()[0] not in CLUSTERS]
 
 
-PAGES = [page.stem for page in sorted(DOCS.glob("*.md")) if page.stem not in ELSEWHERE and local_blocks(page)]
+NAMES = {str(page.relative_to(DOCS).with_suffix("")): page for page in sorted(DOCS.rglob("*.md"))}
+PAGES = [name for name, page in NAMES.items() if name not in ELSEWHERE and local_blocks(page)]
 
 
 @pytest.mark.timeout(300)
@@ -59,11 +60,11 @@ def test_programs_of_a_page_run(page: str) -> None:
 
 def test_pages_that_are_run_elsewhere_are_run_there() -> None:
     for page, test in ELSEWHERE.items():
-        assert f'"{page}.md"' in (TESTS / test).read_text()
+        assert f'"{NAMES[page].name}"' in (TESTS / test).read_text()
 
 
 def test_a_block_that_needs_a_cluster_says_which() -> None:
-    for page in [README, *DOCS.glob("*.md")]:
+    for page in [README, *NAMES.values()]:
         for block in blocks_of(page):
             compile(block, page.name, "exec")
             line = block.splitlines()[0]

@@ -37,13 +37,11 @@ UNDECLARED = {
 NEEDS = {
     "frameworks/torch": {"torch"},
     "frameworks/keras": {"keras"},
-    "frameworks/tfgraph": {"tf1"},
+    "tf1": {"tf1"},
     "frameworks/openvino.py": {"openvino"},
-    "frameworks/mxnet": {"torch"},
-    "optimizers": {"torch"},
+    "mxnet": {"torch"},
     "bigdl": {"torch", "spark"},
     "nnframes": {"torch", "spark"},
-    "tfpark": {"tf1"},
     "engines/spark.py": {"spark"},
     "engines/ray.py": {"ray"},
     "data": {"spark", "ray"},  # pandas, which either brings
@@ -120,8 +118,8 @@ def test_wheel_holds_the_package_and_its_shims(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("orca_dl-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
-    assert tops == {"orca", "zoo", "bigdl"}
-    assert all(f"{package}/__init__.py" in names for package in ("orca", "zoo", "bigdl"))
+    assert tops == {"orca", "orca_classic", "zoo", "bigdl"}
+    assert all(f"{package}/__init__.py" in names for package in tops)
 
 
 def extras() -> dict[str, list[str]]:

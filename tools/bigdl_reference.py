@@ -1,4 +1,4 @@
-"""Write docs/bigdl-names.md: every name of BigDL's API that programs import, with its arguments and what it is."""
+"""Write docs/classic/bigdl-names.md: every name of BigDL's API that programs import, its arguments, what it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "bigdl-names.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "classic" / "bigdl-names.md"
 PARTS = {  # the modules of each part; the first one's names are told
     "Layers": "bigdl.nn.layer bigdl.dllib.nn.layer",
     "Criterions": "bigdl.nn.criterion bigdl.dllib.nn.criterion",

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "guards.json"
 MOST_LINES = 700
+PACKAGES = ("src/orca", "src/orca_classic")
 
 Hit = tuple[int, str]  # a line and what is there
 Counts = dict[str, dict[str, int]]  # rule -> file -> count
@@ -64,7 +65,7 @@ def tree_of(file: Path) -> ast.Module:
 def classes() -> dict[str, list[ast.ClassDef]]:
     """Return the classes of the package by name."""
     found: dict[str, list[ast.ClassDef]] = {}
-    for file in python_files("src/orca"):
+    for file in python_files(*PACKAGES):
         for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(node)
@@ -145,17 +146,17 @@ def long_files(file: Path) -> Iterator[Hit]:
 
 def pages() -> list[Path]:
     """Return the files whose English is read: code, tests, examples and guide pages."""
-    texts = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    texts = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     this = Path(__file__).resolve()
     return [file for file in python_files("src", "tests", "examples", "benchmarks", "tools") if file != this] + texts
 
 
 RULES: dict[str, tuple[Callable[[Path], Iterator[Hit]], Callable[[], list[Path]]]] = {
-    "late attributes": (late_attributes, lambda: python_files("src/orca")),
-    "writes from outside": (outside_writes, lambda: python_files("src/orca")),
-    "literal getattr": (literal_getattr, lambda: python_files("src/orca")),
+    "late attributes": (late_attributes, lambda: python_files(*PACKAGES)),
+    "writes from outside": (outside_writes, lambda: python_files(*PACKAGES)),
+    "literal getattr": (literal_getattr, lambda: python_files(*PACKAGES)),
     "phrases": (phrases, pages),
-    "long files": (long_files, lambda: python_files("src/orca")),
+    "long files": (long_files, lambda: python_files(*PACKAGES)),
 }
 
 

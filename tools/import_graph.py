@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
-PUBLIC_NAMES = {"callbacks", "metrics", "operator", "triggers", "errors", "testing", "classic", "__main__"}
+PUBLIC_NAMES = {"callbacks", "metrics", "operator", "triggers", "errors", "testing", "__main__"}
 
 
 def edges() -> dict[str, set[str]]:

@@ -22,7 +22,7 @@ _NAMES = {
     "XShards": "orca.data.shard",
     "set_verbosity": "orca.monitor.verbosity",
 }
-_MODULES = ("callbacks", "data", "errors", "metrics", "mxnet", "operator", "optimizers", "triggers")
+_MODULES = ("callbacks", "data", "errors", "metrics", "operator", "triggers")
 
 __all__ = [
     *("Estimator", "OrcaContext", "XShards", "__version__", "init_orca_context", "set_verbosity", "stop_orca_context"),

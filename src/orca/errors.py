@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 
 class OrcaError(Exception):
-    """The root of everything Orca raises by itself."""
+    """The root of everything Orca raises by itself.
+
+    Attributes:
+        rank: The rank of the worker that raised it; None if it was raised on the driver.
+        host: The host of that worker; None on the driver.
+    """
+
+    rank: int | None = None
+    host: str | None = None
 
 
 class ArgumentError(OrcaError, ValueError, RuntimeError):
@@ -85,6 +93,9 @@ class WorkerFailed(OrcaError, RuntimeError):
     verb = "failed"
     word = ""
 
+    rank: int
+    host: str
+
     def __init__(
         self, rank: int, host: str, reason: str, remote_traceback: str = "", shown: tuple[str, str] | None = None
     ) -> None:
@@ -100,11 +111,6 @@ class WorkerFailed(OrcaError, RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (worker_failed, (self.word, *self.args)) if self.word else (type(self), self.args)
-
-    def rewritten(self, change: Callable[[str], str]) -> WorkerFailed:
-        """Return the same failure with other texts."""
-        shown = (change(self.shown[0]), change(self.shown[1]))
-        return type(self)(self.rank, self.host, change(self.reason), change(self.remote_traceback), shown)
 
 
 class WorkerLost(WorkerFailed):

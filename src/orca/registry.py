@@ -44,10 +44,10 @@ ENGINES = {
 ESTIMATORS = {
     "torch": ("orca.estimators.torch", "TorchEstimator"),
     "keras": ("orca.estimators.keras", "KerasEstimator"),
-    "tfgraph": ("orca.estimators.tfgraph", "GraphEstimator"),
+    "tfgraph": ("orca_classic.tf1.estimators.graph", "GraphEstimator"),
     "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
-    "mxnet": ("orca.estimators.mxnet", "MxnetEstimator"),
-    "bigdl": ("orca.estimators.bigdl", "BigdlEstimator"),
+    "mxnet": ("orca_classic.mxnet.estimator", "MxnetEstimator"),
+    "bigdl": ("orca_classic.bigdl.estimator", "BigdlEstimator"),
 }
 
 # Asked in this order; each looks at sys.modules before it imports anything.
@@ -58,8 +58,8 @@ SOURCES = (
     ("orca.sources.ray", "RayDatasetSource", "ray"),
     ("orca.sources.torchdata", "LoaderSource", "torch"),
     ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),
-    ("orca.sources.mxdata", "MxnetSource", "mxnet"),
-    ("orca.sources.tfrows", "TfRowsSource", "tensorflow"),
+    ("orca_classic.mxnet.data", "MxnetSource", "mxnet"),
+    ("orca_classic.tf1.packed_rows", "TfRowsSource", "tensorflow"),
     ("orca.sources.arrays", "PandasSource", ""),
     ("orca.sources.arrays", "ArraySource", ""),
     ("orca.sources.creator", "CreatorSource", ""),
@@ -104,17 +104,17 @@ def openvino_converter() -> Any:
 
 def bigdl_loader() -> Any:
     """Import the function that reads a model of BigDL."""
-    return _load("orca.bigdl.files", "load_layer", need="a bigdl model")
+    return _load("orca_classic.bigdl.files", "load_layer", need="a bigdl model")
 
 
 def bigdl_entry() -> Any:
     """Import the function that returns the torch module of a model of BigDL."""
-    return _load("orca.bigdl.training", "entry_of", need="a bigdl model")
+    return _load("orca_classic.bigdl.training", "entry_of", need="a bigdl model")
 
 
 def bigdl_data() -> Any:
     """Import the function that brings the data of BigDL's programs into a form that sources know."""
-    return _load("orca.bigdl.training", "rows_for", need="a bigdl model")
+    return _load("orca_classic.bigdl.training", "rows_for", need="a bigdl model")
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:

@@ -35,10 +35,10 @@ from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.options import PRECISIONS
 from orca.job import FitJob
 from orca.monitor.heartbeat import Heartbeat
-from orca.optimizers import SGD, Adam, TorchOptim
-from orca.optimizers.schedules import Plateau
 from orca.storage.checkpoints import path_of
 from orca.storage.states import load_state
+from orca_classic.bigdl.optimizers import SGD, Adam, TorchOptim
+from orca_classic.bigdl.optimizers.schedules import Plateau
 
 SEED, BATCH, EPOCHS = 5, 5, 2
 COUNTS = {1: (18,), 2: (2, 16), 3: (2, 9, 7)}  # rows by rank

@@ -163,6 +163,37 @@ def test_a_mistake_and_an_interrupt_show_one_short_traceback(
         assert "TaskSetManager" in err["detailed"]  # its loggers speak again
 
 
+ON_THE_DRIVER = """
+import numpy as np
+import torch
+
+from orca import Estimator, init_orca_context
+
+init_orca_context(cluster_mode="local", cores=2)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+est = Estimator.from_torch(model=model, optimizer=optimizer, loss=torch.nn.MSELoss(), backend="local")
+cells = np.empty(2, object)
+cells[:] = [np.ones(2), np.ones(3)]
+try:
+    est.fit((cells, np.ones(2)), epochs=1)
+except ValueError as error:
+    assert error.rank is None and error.host is None
+est.fit((cells, np.ones(2)), epochs=1)
+"""
+
+
+def test_a_program_that_ends_while_spark_still_starts_its_daemon_shows_its_own_error_alone(
+    run_program: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    pytest.importorskip("pyspark")
+    result = run_program(ON_THE_DRIVER, env={"ORCA_DEBUG": None}, timeout=200, check=False)
+    *_, last = result.stderr.splitlines()
+    assert result.returncode == 1 and not result.stdout
+    assert last.startswith("orca.errors.DataError: the cells of an array")
+    assert result.stderr.count("Traceback") == 1 and len(result.stderr.splitlines()) <= 12
+
+
 class Slow(nn.Module):
     """A model whose steps take long enough for beats within an epoch."""
 

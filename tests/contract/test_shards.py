@@ -46,8 +46,8 @@ def of_keras(**options: Any) -> Any:
 
 
 def of_bigdl(**options: Any) -> Any:
-    from orca.bigdl import criterion, layers
-    from orca.optimizers import SGD
+    from orca_classic.bigdl import criterion, layers
+    from orca_classic.bigdl.optimizers import SGD
 
     model = layers.Sequential().add(layers.Linear(5, 4)).add(layers.Tanh()).add(layers.Linear(4, 3))
     draw = np.random.default_rng(0)
@@ -57,8 +57,8 @@ def of_bigdl(**options: Any) -> Any:
 
 
 def of_mxnet(workers_per_node: int, **options: Any) -> Any:
-    from contract.mxnet_truth import cross_entropy, network
-    from orca.mxnet import create_config
+    from classic.mxnet.truth import cross_entropy, network
+    from orca_classic.mxnet import create_config
 
     config = create_config("sgd", {"learning_rate": 0.1, "momentum": 0.9}, log_interval=0, seed=3)
     return Estimator.from_mxnet(
@@ -67,7 +67,7 @@ def of_mxnet(workers_per_node: int, **options: Any) -> Any:
 
 
 def of_graph(**options: Any) -> Any:
-    from tfgraphs import graph, momentum
+    from classic.tf1.graphs import graph, momentum
 
     made = graph()
     with made.graph.as_default():

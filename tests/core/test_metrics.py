@@ -466,6 +466,8 @@ def test_values_worked_out_by_hand(kind: Callable[[np.ndarray], Any]) -> None:
         (SparseCategoricalAccuracy(), CLASSES, ONE_HOT, r"SparseCategoricalAccuracy needs .* a class number per row"),
         (SparseCategoricalAccuracy(), CHANCE, TRUTH, r"SparseCategoricalAccuracy needs .* got output \(203,\)"),
         (CategoricalAccuracy(), CLASSES, LABELS, r"CategoricalAccuracy .* one-hot targets in the same shape \(the.*Sp"),
+        (Accuracy(), CLASSES, np.maximum(ONE_HOT, ONE_HOT[::-1]), r"\d+ targets name several classes.*BinaryAccuracy"),
+        (Accuracy(), CLASSES, 0 * ONE_HOT, "203 targets name several classes, or none"),
         (Precision(), CLASSES, LABELS, r"Precision needs targets in the shape of the outputs; got output \(203, 9\)"),
         (AUC(200), 9 * CHANCE - 4, TRUTH, r"AUC needs probabilities as outputs; \d+ lie outside .*use AUC"),
         (BinaryCrossEntropy(), 9 * CHANCE, TRUTH, r"BinaryCrossEntropy needs probabilities .* sigmoid or softmax"),

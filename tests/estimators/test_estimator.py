@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-import orca.classic.bigdl
+import orca_classic.zoo.bigdl
 from orca import Estimator
-from orca.classic import zoo
 from orca.errors import ArgumentError, SignatureError
 from orca.estimators import estimator
 from orca.estimators.torch import TorchEstimator
+from orca_classic.zoo import zoo
 
 
 def parts() -> dict[str, Any]:
@@ -32,24 +32,30 @@ def test_defaults_of_older_releases_hold_where_none_is_given(options: dict[str, 
 
 
 def test_a_default_of_an_older_release_gives_way_to_what_is_given() -> None:
-    made = [orca.classic.bigdl.Estimator.from_torch(**parts(), **options) for options in ({}, {"squeeze": False})]
+    made = [orca_classic.zoo.bigdl.Estimator.from_torch(**parts(), **options) for options in ({}, {"squeeze": False})]
     assert [est.learner.options.squeeze for est in made] == [True, False]
 
 
 def arguments(file: str, function: str) -> tuple[ast.arguments, str]:
     """Return the arguments of a method and its docstring, without importing a framework."""
-    tree = ast.parse(Path(estimator.__file__).with_name(file).read_text())
+    tree = ast.parse((Path(estimator.__file__).parents[2] / file).read_text())
     methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function]
     return methods[0].args, ast.get_docstring(methods[0]) or ""
 
 
 @pytest.mark.parametrize(
     ("function", "file"),
-    [("torch", "torch.py"), ("keras", "keras.py"), ("graph", "tfgraph.py"), ("openvino", "openvino.py"),
-     ("mxnet", "mxnet.py"), ("bigdl", "bigdl.py")],
-)  # fmt: skip
+    [
+        ("torch", "orca/estimators/torch.py"),
+        ("keras", "orca/estimators/keras.py"),
+        ("openvino", "orca/estimators/openvino.py"),
+        ("graph", "orca_classic/tf1/estimators/graph.py"),
+        ("mxnet", "orca_classic/mxnet/estimator.py"),
+        ("bigdl", "orca_classic/bigdl/estimator.py"),
+    ],
+)
 def test_a_call_has_the_arguments_and_defaults_of_the_framework_and_documents_each(function: str, file: str) -> None:
-    (public, text), (own, _) = arguments("estimator.py", f"from_{function}"), arguments(file, "of")
+    (public, text), (own, _) = arguments("orca/estimators/estimator.py", f"from_{function}"), arguments(file, "of")
     assert ast.unparse(public) == ast.unparse(own)
     names = inspect.signature(getattr(Estimator, f"from_{function}")).parameters
     assert [name for name in names if f"{name}: " not in text] == []

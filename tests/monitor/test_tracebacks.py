@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from orca.monitor.tracebacks import digest, frames_of, owner, shortened
 
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/modules/module.py"
 TRACE = f"""Traceback (most recent call last):
-  File "{tracebacks._HOME}/core/engine.py", line 146, in run_rank
+  File "{tracebacks._homes[0]}/core/engine.py", line 146, in run_rank
     result = work(peer)
              ^^^^^^^^^^
   File "/home/me/train.py", line 9, in forward
@@ -48,9 +49,8 @@ def test_the_users_frames_come_first_the_innermost_at_the_top_and_what_to_do_at_
 
 
 def test_without_a_frame_of_the_users_an_error_that_says_what_to_do_shows_none() -> None:
-    ours = (
-        f'Traceback\n  File "{tracebacks._HOME}/rows/arrow.py", line 66, in to_numpy\n    raise missing(name)\nE: x\n'
-    )
+    file = f"{tracebacks._homes[0]}/rows/arrow.py"
+    ours = f'Traceback\n  File "{file}", line 66, in to_numpy\n    raise missing(name)\nE: x\n'
     assert digest(ours, own=True) == ""
     assert (
         digest(TRACE.replace("/home/me/", "/usr/lib/python3.12/")).splitlines()[0]
@@ -191,7 +191,7 @@ def test_of_an_error_of_the_users_code_only_the_users_frames_stay_below_a_functi
 ) -> None:
     ours: dict[str, Any] = {}
     code = "def through(work):\n    return work()\n\ndef fails():\n    raise ValueError\n"
-    exec(compile(code, f"{tracebacks._HOME}/job.py", "exec"), ours)
+    exec(compile(code, f"{tracebacks._homes[0]}/job.py", "exec"), ours)
 
     def forward() -> None:
         ours["fails"]()
@@ -210,3 +210,24 @@ def test_of_an_error_of_the_users_code_only_the_users_frames_stay_below_a_functi
     assert names(forward) == ["names", "verb", "<lambda>", "forward"]
     monkeypatch.setattr(tracebacks, "owner", lambda file: "orca")  # without a frame of the user's it may be our mistake
     assert names(forward) == ["names", "verb", "through", "<lambda>", "through", "forward", "fails"]
+
+
+def test_the_error_behind_one_of_ours_is_shown_only_where_the_users_code_raised_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours: dict[str, Any] = {}
+    code = "def call(work):\n try:\n  work()\n except Exception as error:\n  raise LookupError from error\n"
+    exec(compile(code, f"{tracebacks._HOME}/job.py", "exec"), ours)
+
+    def users() -> None:
+        raise ValueError
+
+    def shown(work: Callable[[], Any]) -> bool:
+        with pytest.raises(LookupError) as error:
+            ours["call"](work)
+        return tracebacks.shows_cause(error.value)
+
+    in_a_library = partial(int, "x")
+    assert not shown(in_a_library) and shown(users)
+    monkeypatch.setenv(verbosity.DEBUG_VARIABLE, "1")
+    assert shown(in_a_library)

@@ -215,6 +215,15 @@ class Short(Endless):
         return 4
 
 
+def test_a_dataset_must_tell_its_length() -> None:
+    class Endless(Dataset[Any]):
+        def __getitem__(self, row: int) -> Any:
+            return torch.ones(2), torch.ones(1)
+
+    with pytest.raises(DataError, match=r"Endless has no __len__.*Define __len__ and __getitem__"):
+        source_of(Endless(), DataSpec(batch_size=4))
+
+
 def test_a_sampler_must_tell_its_length() -> None:
     with pytest.raises(
         WorkerFailed, match="the sampler Endless has no length, so its rows cannot be split over workers"

@@ -1,5 +1,5 @@
 """Sentences."""
 
-from orca.bigdl.datasets import read_localfile, sentence_tokenizer, sentences_split
+from orca_classic.bigdl.datasets import read_localfile, sentence_tokenizer, sentences_split
 
 __all__ = ["read_localfile", "sentence_tokenizer", "sentences_split"]

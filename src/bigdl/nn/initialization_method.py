@@ -1,6 +1,6 @@
 """Initialisation methods of BigDL."""
 
-from orca.bigdl.initial import *
+from orca_classic.bigdl.initial import *
 
 __all__ = [
     "BilinearFiller", "ConstInitMethod", "InitializationMethod", "MsraFiller", "Ones", "RandomNormal",

@@ -24,6 +24,7 @@ from orca.core.imports import ImportHook, is_imported
 from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, positive, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.monitor.spark_logs import silence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,6 +203,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     set_environment(_environment(options), life)
     own = spark_values(options.conf)
     settings = {**kind.settings(request, life), **(_files(kind, options) if kind.brings else {}), **own}
+    starts_jvm = not _has_jvm()
     gateway = ensure_jvm(settings, request.log_output, life)
     settings |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
     # Read after the JVM is up: spark-defaults.conf and the launcher's settings are in it.
@@ -213,6 +215,8 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     with kind.starting(request, settings, gateway):
         session = SparkSession.builder.config(conf=conf).getOrCreate()
         life.callback(stop_session, session)
+        if starts_jvm:  # which ends with the session
+            life.callback(silence, session)
     session.sparkContext.setLogLevel(options.spark_log_level.upper())
     for path in (comma_list(options.extra_python_lib) + comma_list(options.py_files)) if kind.brings else []:
         session.sparkContext.addPyFile(path)
@@ -451,7 +455,7 @@ def ensure_jvm(options: Mapping[str, str], log_output: bool, life: ExitStack) ->
     """Start the driver's JVM where there is none yet, until `life` ends; return its gateway."""
     from pyspark import SparkConf, SparkContext, java_gateway
 
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if _has_jvm():
         SparkContext._ensure_initialized()
         return SparkContext._gateway
     ensure_java()
@@ -476,6 +480,13 @@ def ensure_jvm(options: Mapping[str, str], log_output: bool, life: ExitStack) ->
     life.callback(_end_jvm, gateway)
     SparkContext._ensure_initialized(gateway=gateway)
     return gateway
+
+
+def _has_jvm() -> bool:
+    """Return whether this process has a JVM for Spark, or its launcher one."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def settings_file(settings: Mapping[str, str], life: ExitStack) -> str:

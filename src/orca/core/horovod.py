@@ -167,7 +167,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 def _missing(what: str) -> MissingDependency:
     return MissingDependency(
         f"backend='horovod' {what}. Run `make horovod` in a clone of this project: it builds Horovod for the "
-        "torch and TensorFlow that are installed, as docs/horovod.md tells. Without it, backend='ray' and "
+        "torch and TensorFlow that are installed, as docs/classic/horovod.md tells. Without it, backend='ray' and "
         "backend='spark' give the same results."
     )
 

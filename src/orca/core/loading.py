@@ -13,8 +13,8 @@ from contextlib import suppress
 # Modules that a rank loads with a library; torch's first optimizer loads its compiler.
 _WITH = {
     "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo", "torch.utils.serialization", "numpy.ma"),
-    "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca.frameworks.tfgraph.learner"),
-    "mxnet": ("orca.job", "orca.frameworks.mxnet.learner", "orca.sources.mxdata"),
+    "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca_classic.tf1.graph.learner"),
+    "mxnet": ("orca.job", "orca_classic.mxnet.learner", "orca_classic.mxnet.data"),
 }
 NEEDED = ("torch.distributed", "orca.core.engine")  # by every rank
 MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes

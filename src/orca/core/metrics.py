@@ -30,6 +30,7 @@ import numpy as np
 
 from orca.core.columns import array_of
 from orca.core.items import travels
+from orca.core.shapes import classes_last, core, double, largest, shaped, unfit
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import flatten, map_tree, unflatten
 
@@ -190,7 +191,7 @@ class Metric:
         """Count a batch; return the value over this batch alone, as `compute` does."""
         counts = self._count(output, target)
         self._add(counts)
-        return map_tree(lambda value: _double(value).float(), self._value(counts))
+        return map_tree(lambda value: double(value).float(), self._value(counts))
 
     def update(self, output: Tree, target: Tree) -> None:
         """Count a batch."""
@@ -201,11 +202,11 @@ class Metric:
 
         It is nan when there was no row. Curves are tuples of tensors.
         """
-        return map_tree(lambda value: _double(value).float(), self._value(self._total()))
+        return map_tree(lambda value: double(value).float(), self._value(self._total()))
 
     def result(self) -> Any:
         """Return the same in double precision, as a float; curves as tuples of lists."""
-        return map_tree(lambda value: _double(value).tolist(), self._value(self._total()))
+        return map_tree(lambda value: double(value).tolist(), self._value(self._total()))
 
     def reset(self) -> None:
         """Forget all that was counted."""
@@ -316,7 +317,7 @@ class Metric:
     def _value(self, counts: Counts) -> Any:
         if not counts.rows:
             return math.nan
-        return self.score(*(counts.values if self.keeps_rows else map(_double, counts.values)))
+        return self.score(*(counts.values if self.keeps_rows else map(double, counts.values)))
 
 
 class MeanMetric(Metric):
@@ -338,7 +339,7 @@ class _BinaryDecisions(Metric):
 
     def _cut(self, output: Tensor) -> tuple[Tensor, Any]:
         """Return which outputs say 1, and how many of them would have to be probabilities and are none."""
-        scores = _double(output)
+        scores = double(output)
         if self.threshold is not None:
             return scores > self.threshold, 0
         if self.link == "sigmoid":
@@ -370,7 +371,7 @@ class _BinaryAccuracyMetric(_BinaryDecisions, MeanMetric):
 
     def _decisions(self, output: Tensor, target: Tensor) -> tuple[Tensor, Any]:
         """Return which elements are on the right side of the threshold, and how many outputs are no probabilities."""
-        output, truth = _shaped(self.name, output, target)
+        output, truth = shaped(self.name, output, target)
         positive, outside = self._cut(output)
         return positive == truth + (truth == -1), outside  # some losses have -1 for 0
 
@@ -403,11 +404,28 @@ class Accuracy(_BinaryAccuracyMetric):
     def __init__(self, zero_based_label: bool = True, *, threshold: float | None = None) -> None:
         self.zero_based_label, self.threshold = zero_based_label, _threshold("Accuracy", threshold)
 
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return the counts of every metric of decisions, and how many one-hot targets name several classes or none."""
+        counts = super().tally(output, target)
+        if output.ndim == 1 or output.shape[1] == 1 or output.shape != target.shape:
+            return *counts, 0
+        target = double(target)
+        return *counts, ((target == target.amax(-1, keepdim=True)).sum(-1) > 1).sum()
+
+    def score(self, total: Any, count: Any, outside: Any = 0, ambiguous: Any = 0) -> Any:
+        """Return the mean, or refuse what has no meaning."""
+        if ambiguous > 0:
+            raise DataError(
+                f"{self.name} compares the largest class of a row, and {int(ambiguous)} targets name several classes, "
+                "or none. Pass BinaryAccuracy() for several labels a row: it compares each of them."
+            )
+        return super().score(total, count, outside)
+
     def _decisions(self, output: Tensor, target: Tensor) -> tuple[Tensor, Any]:
         if output.ndim == 1 or output.shape[1] == 1:
             if output.is_floating_point():
                 return super()._decisions(output, target)
-            answer, truth = _shaped(self.name, output, target)
+            answer, truth = shaped(self.name, output, target)
             return answer == truth, 0
         if output.shape == target.shape:
             return largest(output) == largest(target), 0
@@ -471,7 +489,7 @@ class MSE(MeanMetric):
     """The mean square error over all elements."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        output, target = _shaped(self.name, output, target)
+        output, target = shaped(self.name, output, target)
         return (output - target) ** 2
 
 
@@ -479,7 +497,7 @@ class MAE(MeanMetric):
     """The mean absolute error over all elements."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        output, target = _shaped(self.name, output, target)
+        output, target = shaped(self.name, output, target)
         return (output - target).abs()
 
 
@@ -487,7 +505,7 @@ class Poisson(MeanMetric):
     """The mean of output - target * log(output) over all elements."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        rate, count = _shaped(self.name, output, target)
+        rate, count = shaped(self.name, output, target)
         return rate - count * (rate + EPSILON).log()
 
 
@@ -502,7 +520,7 @@ class _ProbabilityMetric(MeanMetric):
         return total / count
 
     def _chances(self, output: Tensor) -> Tensor:
-        return _double(output)
+        return double(output)
 
 
 class BinaryCrossEntropy(_ProbabilityMetric):
@@ -512,10 +530,10 @@ class BinaryCrossEntropy(_ProbabilityMetric):
     """
 
     def _chances(self, output: Tensor) -> Tensor:
-        return _double(output).sigmoid() if self.link == "sigmoid" else _double(output)
+        return double(output).sigmoid() if self.link == "sigmoid" else double(output)
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        output, truth = _shaped(self.name, output, target)
+        output, truth = shaped(self.name, output, target)
         chance = self._chances(output).clip(EPSILON, 1 - EPSILON)
         return -(truth * chance.log() + (1 - truth) * (1 - chance).log())
 
@@ -524,7 +542,7 @@ class _ClassProbabilityMetric(_ProbabilityMetric):
     """A mean over probabilities of classes, on the last axis."""
 
     def _chances(self, output: Tensor) -> Tensor:
-        return _double(output).softmax(-1) if self.link == "softmax" else _double(output)
+        return double(output).softmax(-1) if self.link == "softmax" else double(output)
 
 
 class CategoricalCrossEntropy(_ClassProbabilityMetric):
@@ -535,7 +553,7 @@ class CategoricalCrossEntropy(_ClassProbabilityMetric):
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         output, target = _one_hot(self.name, output, target)
-        return -(_double(target) * self._chances(output).clip(EPSILON, 1 - EPSILON).log()).sum(-1)
+        return -(double(target) * self._chances(output).clip(EPSILON, 1 - EPSILON).log()).sum(-1)
 
 
 class KLDivergence(_ClassProbabilityMetric):
@@ -546,7 +564,7 @@ class KLDivergence(_ClassProbabilityMetric):
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         output, target = _one_hot(self.name, output, target)
-        chance, truth = self._chances(output), _double(target)
+        chance, truth = self._chances(output), double(target)
         return (truth * (truth.clip(EPSILON, 1).log() - chance.clip(EPSILON, 1).log())).sum(-1)
 
 
@@ -589,10 +607,10 @@ class PositivesMetric(_BinaryDecisions):
         elif self.threshold is None:
             positive, outside = output[:, 1] > output[:, 0], 0
         else:
-            chance = _double(output).softmax(-1) if self.link == "softmax" else output
+            chance = double(output).softmax(-1) if self.link == "softmax" else output
             positive, outside = self._cut(chance[:, 1])
         said = positive.reshape(-1)
-        truth = _shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)[1]
+        truth = shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)[1]
         truth = truth.reshape(-1) > 0.5
         return (said & truth).sum(), (said & ~truth).sum(), (~said & truth).sum(), outside
 
@@ -697,10 +715,10 @@ class AUC(ROC):
         if self.threshold_num is None:
             return super().tally(output, target)
         if _is_two_class(output, target):
-            output = (_double(output).softmax(-1) if self.link == "softmax" else output)[:, 1]
+            output = (double(output).softmax(-1) if self.link == "softmax" else output)[:, 1]
         elif self.link == "sigmoid":
-            output = _double(output).sigmoid()
-        chance, truth = _shaped(self.name, output, target)
+            output = double(output).sigmoid()
+        chance, truth = shaped(self.name, output, target)
         bins = self.threshold_num
         below = -(-chance.clip(0, 1) * (bins - 1) // 1)  # how many thresholds lie below: rounded up, at least 1
         place = (below.clip(1).nan_to_num().long() + bins * (truth > 0.5)).reshape(-1)  # nan goes to bin 0
@@ -728,7 +746,7 @@ def _curve(scores: Tensor, truth: Tensor) -> Tensor:
     """Return false positives, true positives and the score at each distinct score, falling, after a point of none."""
     import torch
 
-    scores, order = _double(scores).sort(descending=True)
+    scores, order = double(scores).sort(descending=True)
     ends = torch.cat([scores[1:] != scores[:-1], truth.new_ones(1)]).nonzero()[:, 0]  # the last of equal scores
     true = truth[order].cumsum(0)[ends]
     points = torch.stack([ends + 1 - true, true, scores[ends]])
@@ -841,59 +859,33 @@ def _rows_in(name: str, output: Tree, target: Tree) -> int:
     return int(count)
 
 
-def _unfit(name: str, output: Tensor, target: Tensor, need: str) -> DataError:
-    return DataError(f"{name} needs {need}; got output {tuple(output.shape)} and target {tuple(target.shape)}.")
-
-
-def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape without its axes of length 1, but with its rows."""
-    return (*shape[:1], *(length for length in shape[1:] if length != 1))
-
-
-def _shaped(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both in double precision and the output's shape: (n,) and (n, 1) are the same, nothing is broadcast."""
-    if _core(output.shape) != _core(target.shape):
-        raise _unfit(name, output, target, "targets in the shape of the outputs")
-    return _double(output), _double(target.reshape(output.shape))
-
-
 def _scored(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the score of each element, of (n, 2) outputs the second minus the first, and where the target is 1."""
     if _is_two_class(output, target):
-        output = _double(output[:, 1]) - _double(output[:, 0])  # right for logits too
-    return output.reshape(-1), _shaped(name, output, target)[1].reshape(-1) > 0.5
+        output = double(output[:, 1]) - double(output[:, 0])  # right for logits too
+    return output.reshape(-1), shaped(name, output, target)[1].reshape(-1) > 0.5
 
 
 def _one_hot(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if output.ndim < 2 or output.shape != target.shape:
         need = "outputs (n, classes) and one-hot targets in the same shape"
-        raise _unfit(name, output, target, f"{need} (the metrics named Sparse... take class numbers)")
+        raise unfit(name, output, target, f"{need} (the metrics named Sparse... take class numbers)")
     return output, target
-
-
-def classes_last(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output with its classes on the last axis, and the labels in its shape without that axis."""
-    shape = tuple(output.shape)
-    for axis in (1, len(shape) - 1):  # torch's place for classes, then Keras'
-        rest = shape[:axis] + shape[axis + 1 :]
-        if len(shape) > 1 and _core(rest) == _core(target.shape):
-            return output.movedim(axis, -1), _double(target.reshape(rest))
-    raise _unfit(name, output, target, "outputs (n, classes) and a class number per row (n,)")
 
 
 def _of_labels(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return which labels are classes, their numbers (of a class in any case), and their scores: all (..., 1)."""
-    labels, classes = _double(labels).unsqueeze(-1), scores.shape[-1]
+    labels, classes = double(labels).unsqueeze(-1), scores.shape[-1]
     numbers = labels.clip(0, classes - 1).nan_to_num().long()
-    return (labels >= 0) & (labels < classes), numbers, _double(scores.gather(-1, numbers))
+    return (labels >= 0) & (labels < classes), numbers, double(scores.gather(-1, numbers))
 
 
 def _is_two_class(output: Tensor, target: Tensor) -> bool:
-    return output.ndim == 2 and output.shape[1] == 2 and len(_core(target.shape)) == 1
+    return output.ndim == 2 and output.shape[1] == 2 and len(core(target.shape)) == 1
 
 
 def _outside(chance: Tensor) -> Tensor:
-    chance = _double(chance)
+    chance = double(chance)
     return ((chance < -SLACK) | (chance > 1 + SLACK)).sum()
 
 
@@ -908,7 +900,7 @@ def _beside(output: Tree, target: Tree) -> Tree:
     if isinstance(target, (list, tuple)):
         is_pair = isinstance(output, (list, tuple)) and len(output) == len(target)
         return type(target)(map(_beside, output, target)) if is_pair else target
-    same = hasattr(output, "shape") and hasattr(target, "shape") and _core(output.shape) == _core(target.shape)
+    same = hasattr(output, "shape") and hasattr(target, "shape") and core(output.shape) == core(target.shape)
     return target.reshape(output.shape) if same else target
 
 
@@ -935,18 +927,6 @@ def _one_number(value: Any, need: str, advice: str) -> float:
 
 def _is_tensor(leaf: object) -> bool:
     return hasattr(leaf, "detach")
-
-
-def _double(value: Any) -> Tensor:
-    import torch
-
-    tensor = value if _is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
-    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()  # Apple's GPUs have no float64
-
-
-def largest(scores: Tensor) -> Tensor:
-    """Return the number of the largest class, on the last axis."""
-    return (scores if scores.is_floating_point() else _double(scores)).argmax(-1)
 
 
 def _copy(leaf: Any) -> Any:

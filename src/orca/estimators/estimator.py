@@ -17,21 +17,22 @@ from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import positive
 from orca.errors import ArgumentError, NotSupported, OrcaError
-from orca.monitor.tracebacks import cut_below, cut_between
+from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, estimator_class
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
 if TYPE_CHECKING:
-    from orca.estimators.bigdl import BigdlEstimator
     from orca.estimators.keras import KerasEstimator
-    from orca.estimators.mxnet import MxnetEstimator
     from orca.estimators.openvino import OpenvinoEstimator
-    from orca.estimators.tfgraph import GraphEstimator
     from orca.estimators.torch import TorchEstimator
     from orca.estimators.training import TrainingEstimator
-    from orca.frameworks.tfgraph.optimizers import TrainStep
+    from orca_classic.bigdl.estimator import BigdlEstimator
+    from orca_classic.mxnet.estimator import MxnetEstimator
+    from orca_classic.tf1.estimators.graph import GraphEstimator
+    from orca_classic.tf1.graph.optimizers import TrainStep
 
-_VERBS = {"fit", "evaluate", "predict"}  # those that have workers do something
+# Public verbs whose errors are shown in short.
+_VERBS = {"fit", "evaluate", "predict", "save", "load", "save_checkpoint", "load_checkpoint", "load_orca_checkpoint"}
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,13 @@ def _with_short_errors(verb: Callable[..., Any]) -> Callable[..., Any]:
             return verb(*args, **options)
         except (OrcaError, KeyboardInterrupt) as error:
             cut_below(error, verb.__code__)
-            raise
+            if shows_cause(error):
+                raise
+            failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         except Exception as error:  # of the user's code in this process
             cut_between(error, verb.__code__)
             raise
+        raise failure from None
 
     return call
 
@@ -132,7 +136,7 @@ class Estimator:
         Args:
             model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker; or a list of them.
             optimizer: A `torch.optim.Optimizer` of that module, a creator `(model, config)`, or an optim method of
-                `orca.optimizers`.
+                BigDL.
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
             metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
                 functions `(output, target)` of all rows.
@@ -262,7 +266,7 @@ class Estimator:
             outputs: The tensor, or tensors, to answer with.
             labels: The tensor, or tensors, that labels are fed to.
             loss: A scalar tensor: a mean or a sum over rows, or a combination of them and of penalties.
-            optimizer: An optimizer of `tf.train` or Keras, or one of `orca.optimizers`.
+            optimizer: An optimizer of `tf.train` or Keras, or an optim method of BigDL.
             metrics: Name -> tensor; or metrics of `orca.metrics`, which compare outputs with labels.
             clip_norm: The largest norm that all gradients together may have.
             clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.

@@ -15,6 +15,7 @@ SILENT_END = "its process ended without a word: killed, out of memory, or its no
 CODE_END = "its process ended with exit code"
 FAULT = b"Fatal Python error: "  # the beginning of the words of Python's faulthandler
 _SHELL = 128  # shells, and with them Spark and YARN, add it to a signal's number
+_LESS_MEMORY = "Lower batch_size or workers_per_node, pass shard_model=True, or give the workers more memory"
 _CRASH = "a library crashed. See the rank's stack below; another version of the library may help"
 _CAUSES = {
     signal.SIGILL: (
@@ -22,10 +23,7 @@ _CAUSES = {
         "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16, or AVX2, before the program starts; if that is not enough, install a "
         "build of the library for this processor. `orca doctor` tells what the processors can do"
     ),
-    signal.SIGKILL: (
-        "most often for want of memory. Lower batch_size or workers_per_node, pass shard_model=True, or give the "
-        "workers more memory"
-    ),
+    signal.SIGKILL: (f"most often for want of memory. {_LESS_MEMORY}"),
     signal.SIGSEGV: _CRASH,
     signal.SIGFPE: _CRASH,
     signal.SIGABRT: (
@@ -80,7 +78,7 @@ def silent_end(fault: str, resident: int = 0, limit: int = 0) -> str:
     for words, number in _FAULTS.items():
         if fault.removeprefix(FAULT.decode()).startswith(words):
             return ended(-number)
-    return f"{SILENT_END}. {_held(resident, limit)}" if resident else SILENT_END
+    return f"{SILENT_END}. {_held(resident, limit)}. If that was too much: {_LESS_MEMORY}" if resident else SILENT_END
 
 
 def stack_in(fault: str) -> str:

@@ -46,6 +46,16 @@ def muted(session: Any) -> Iterator[None]:
         _put_back(jvm)
 
 
+def silence(session: Any) -> None:
+    """Keep Spark from logging the tasks that the end of the session and of its JVM interrupts, unless all is shown."""
+    if is_debug():
+        return
+    with suppress(Exception):  # a log of another kind stays as it is; without a JVM there is none
+        jvm = _jvm(session)
+        logging = jvm.org.apache.logging.log4j
+        logging.core.config.Configurator.setAllLevels(logging.LogManager.ROOT_LOGGER_NAME, logging.Level.OFF)
+
+
 def _jvm(session: Any) -> Any:
     with suppress(Exception):  # a Connect session refuses the attribute
         return session._jvm

@@ -22,7 +22,7 @@ LIBRARIES = set(
     "torch keras tf_keras tensorflow mxnet openvino numpy pandas pyarrow scipy sklearn pyspark py4j ray cloudpickle "
     "fsspec torchmetrics tqdm horovod joblib multiprocess".split()
 )
-_HOME = os.path.dirname(os.path.abspath(orca.__file__))
+_homes = [os.path.dirname(os.path.abspath(orca.__file__))]  # of packages whose frames are not the user's code
 # faulthandler writes no comma before "in", and the innermost frame first.
 _FRAME = re.compile(
     r'^ *File "(?P<file>[^"\n]*)", line (?P<line>\d+),? in (?P<name>.*)(?:\n {4,}(?P<code>\S.*))?', re.M
@@ -63,13 +63,21 @@ def frames_of(text: str) -> list[Frame]:
     return frames
 
 
+def add_home(folder: str) -> None:
+    """Count the frames of a package that builds on this one as ours, not as the user's."""
+    if folder not in _homes:
+        _homes.append(folder)
+
+
 def owner(file: str) -> str:
     """Return the library that a file belongs to; "" where it is the user's."""
-    if file.startswith(_HOME + os.sep) or re.search(r"[/\\]orca[^/\\]*\.zip[/\\]", file):
+    if any(file.startswith(home + os.sep) for home in _homes) or re.search(r"[/\\]orca[^/\\]*\.zip[/\\]", file):
         return "orca"
     if packages := _PACKAGE.findall(file):
         name = next(filter(None, packages[-1]))
-        return name if name in LIBRARIES or name == "orca" else ""
+        if name in map(os.path.basename, _homes):
+            return "orca"
+        return name if name in LIBRARIES else ""
     return "Python" if _STANDARD.search(file) else ""
 
 
@@ -155,6 +163,20 @@ def cut_between(error: BaseException, code: CodeType) -> None:
         below = below.tb_next
     if users:
         _link([entry, *users])
+
+
+def shows_cause(error: BaseException) -> bool:
+    """Return whether an error of ours is shown with the error behind it.
+
+    One with a frame of the user's code is where the mistake is; of a library's, ours says all. At "debug" each is.
+    """
+    cause = error.__cause__ or error.__context__
+    entry = None if cause is None else cause.__traceback__
+    while entry is not None:
+        if not owner(entry.tb_frame.f_code.co_filename):
+            return True
+        entry = entry.tb_next
+    return is_debug()
 
 
 def _link(entries: Sequence[TracebackType]) -> None:

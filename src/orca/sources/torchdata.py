@@ -13,7 +13,7 @@ torch.utils.data.get_worker_info(), as everywhere in torch, or each worker gives
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -312,7 +312,15 @@ def loader_answers(
 
 
 def _loader(dataset: Any, batch_size: int, shuffle: bool) -> DataLoader[Any]:
-    return DataLoader(dataset, batch_size, shuffle=None if isinstance(dataset, IterableDataset) else shuffle)
+    if isinstance(dataset, IterableDataset):
+        return DataLoader(dataset, batch_size)
+    has_length = isinstance(dataset, Sized)
+    if not has_length:
+        raise DataError(
+            f"{type(dataset).__name__} has no __len__, so its rows cannot be dealt to the workers. Define __len__ and "
+            "__getitem__, or make it a torch.utils.data.IterableDataset."
+        )
+    return DataLoader(dataset, batch_size, shuffle=shuffle)
 
 
 def _whole(loader: DataLoader[Any]) -> DataLoader[Any]:

@@ -1,6 +1,6 @@
 """Spark as zoo.common.nncontext starts it, and what else its star import brings."""
 
-from orca.classic.nncontext import *
+from orca_classic.zoo.nncontext import *
 
 __all__ = [
     "RDD", "RNG", "DataFrame", "EvaluatedResult", "JTensor", "JavaValue", "SQLContext", "Sample",

@@ -1,5 +1,5 @@
 """The context of Ray, as zoo.ray names it."""
 
-from orca.classic.ray import RayContext
+from orca_classic.zoo.ray import RayContext
 
 __all__ = ["RayContext"]

@@ -1,5 +1,5 @@
 """KerasModel, as zoo.tfpark.model names it."""
 
-from orca.tfpark.model import KerasModel
+from orca_classic.tf1.tfpark.model import KerasModel
 
 __all__ = ["KerasModel"]

@@ -1,5 +1,5 @@
 """TFOptimizer, as zoo.tfpark.tf_optimizer names it."""
 
-from orca.tfpark.optimizer import TFOptimizer
+from orca_classic.tf1.tfpark.optimizer import TFOptimizer
 
 __all__ = ["TFOptimizer"]

@@ -1,5 +1,5 @@
 """TFPredictor, as zoo.tfpark.tf_predictor names it."""
 
-from orca.tfpark.predictor import TFPredictor
+from orca_classic.tf1.tfpark.predictor import TFPredictor
 
 __all__ = ["TFPredictor"]

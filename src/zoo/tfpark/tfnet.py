@@ -1,5 +1,5 @@
 """TFNet, as zoo.tfpark.tfnet names it."""
 
-from orca.tfpark.net import TFNet
+from orca_classic.tf1.tfpark.net import TFNet
 
 __all__ = ["TFNet"]

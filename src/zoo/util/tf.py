@@ -1,5 +1,5 @@
 """Files of TensorFlow graphs, as zoo.util.tf names them."""
 
-from orca.tfpark.net import export_tf, get_checkpoint_state, load_tf_checkpoint, save_tf_checkpoint
+from orca_classic.tf1.tfpark.net import export_tf, get_checkpoint_state, load_tf_checkpoint, save_tf_checkpoint
 
 __all__ = ["export_tf", "get_checkpoint_state", "load_tf_checkpoint", "save_tf_checkpoint"]

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 from orca import OrcaContext, XShards, init_orca_context, stop_orca_context
-from orca.data.image import read_images
+from orca_classic.data.image import read_images
 from orca.data.pandas import read_csv, read_json, read_parquet
 from orca.errors import DataError
 from orca.storage.files import filesystem

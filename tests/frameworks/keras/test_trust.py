@@ -10,6 +10,7 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +409,37 @@ def test_an_h5_file_reads_no_other_file(scene: Scene, how: str) -> None:
     scene.loads_nothing(path, "refers to another file of this machine at 'model_weights/more'")
     with pytest.raises(ArgumentError, match="refers to another file"):
         load_weights(plain(tf_keras), path)
+
+
+class Pickled:
+    """An object whose pickle touches a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@FAMILIES
+def test_arrays_of_objects_are_not_unpickled(scene: Scene, monkeypatch: pytest.MonkeyPatch, family: Any) -> None:
+    path = str(scene.folder / "net.keras")
+    save_model(plain(family), path)
+    arrays = BytesIO()
+    np.savez(arrays, layer=np.array([Pickled(scene.run)], object))
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist() if not name.endswith(".h5")}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**content, "model.weights.npz": arrays.getvalue()}.items():
+            archive.writestr(name, data)
+    load = np.load
+    monkeypatch.setattr(  # as of versions of Keras that unpickle
+        np, "load", lambda file, allow_pickle=True: load(file, allow_pickle=allow_pickle)
+    )
+    scene.loads_nothing(path, "would run code from the file")
+    with pytest.raises(ArgumentError, match="would run code from the file"):
+        load_weights(plain(family), path)
+    assert not scene.run.exists()
 
 
 def everyday(family: Any, metric: Any) -> Any:

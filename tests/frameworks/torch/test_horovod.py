@@ -20,9 +20,9 @@ from orca.errors import MissingDependency, WorkerFailed
 from orca.estimators import Estimator
 from orca.frameworks.torch.horovod import Horovod
 from orca.frameworks.torch.sync import Clipping, sync_of
-from orca.optimizers import methods
-from orca.optimizers.schedules import Step
 from orca.testing import shards_of
+from orca_classic.bigdl.optimizers import methods
+from orca_classic.bigdl.optimizers.schedules import Step
 from programs import program_of
 
 built = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built: make horovod")
@@ -389,7 +389,7 @@ def test_on_spark_where_no_ray_is_up(run_program: Callable[..., Any]) -> None:
 def test_programs_of_the_documentation_run(run_program: Callable[..., Any]) -> None:
     pytest.importorskip("ray")
     pytest.importorskip("tensorflow")
-    page = Path(__file__).resolve().parents[3] / "docs" / "horovod.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "classic" / "horovod.md"
     said = run_program(program_of(page), timeout=220).stdout
     assert "'horovod': [" in said
 

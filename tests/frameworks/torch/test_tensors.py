@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from orca.errors import DataError
-from orca.frameworks.torch.tensors import Place, answering_device, integer_inputs, to_numpy, twice
+from orca.frameworks.torch.tensors import Place, answering_device, call, integer_inputs, to_numpy, twice
 
 
 def test_features_come_in_the_precision_of_the_model_and_targets_as_they_are() -> None:
@@ -44,3 +44,36 @@ def test_integers_are_named_only_if_torch_refused_integers(kind: torch.dtype, is
     with pytest.raises(RuntimeError) as caught:
         nn.Linear(1, 1)(numbers)
     assert (integer_inputs(caught.value, [ids, numbers], ("id", "n")) is not None) == is_named
+
+
+@pytest.mark.parametrize(
+    ("features", "columns", "words"),
+    [
+        ([(5, 3)], (), r"features of the shape \(5, 3\), a batch.*torch: .*cannot be multiplied"),
+        ([(5,), (5,)], ("a", "b"), r"Linear\.forward\(input\) .* 2 columns \(a, b\), .* one column of arrays"),
+        ([(5, 4), (5, 1)], (), r"Linear\.forward\(input\) .* 2 arrays, .* predict takes features without labels"),
+    ],
+)
+def test_a_model_of_other_inputs_is_named(
+    features: list[tuple[int, ...]], columns: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        call(nn.Linear(4, 2), [torch.ones(shape) for shape in features], columns)
+    assert caught.value.__cause__ is None  # one traceback
+
+
+class Mistaken(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x[:, :2])
+
+
+class Unsteady(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, x)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("model", "kind"), [(Mistaken(4, 2), RuntimeError), (Unsteady(4, 2), TypeError)])
+def test_an_error_in_a_model_of_the_users_stays(model: nn.Module, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught:
+        call(model, torch.ones(5, 4))
+    assert type(caught.value) is kind

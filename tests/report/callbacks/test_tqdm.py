@@ -4,8 +4,8 @@ import pytest
 
 from core.callbacks.fitting import STEPS, X, Y, estimator, fit
 from orca.callbacks import Callback, TqdmCallback
-from orca.classic.callbacks import is_tqdm_exists, make_only_mainCallback
 from orca.triggers import SeveralIteration
+from orca_classic.zoo.callbacks import is_tqdm_exists, make_only_mainCallback
 
 
 def test_bars_show_training_validation_and_predictions(capfd: pytest.CaptureFixture[str]) -> None:

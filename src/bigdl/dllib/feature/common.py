@@ -1,7 +1,7 @@
 """Preprocessing, as bigdl.dllib.feature.common names it."""
 
-from orca.bigdl.featuresets import FeatureSet, Relation, Relations
-from orca.feature.preprocessing import *
+from orca_classic.bigdl.feature.preprocessing import *
+from orca_classic.bigdl.featuresets import FeatureSet, Relation, Relations
 
 __all__ = [
     "ArrayToTensor", "BigDLAdapter", "ChainedPreprocessing", "FeatureLabelPreprocessing", "FeatureSet",

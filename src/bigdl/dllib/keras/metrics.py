@@ -1,7 +1,7 @@
 """Metrics of the Keras-style API."""
 
-from orca.classic.metrics import *
-from orca.classic.metrics import KerasAUC as AUC
+from orca_classic.zoo.metrics import *
+from orca_classic.zoo.metrics import KerasAUC as AUC
 
 __all__ = [
     "AUC", "MAE", "MSE", "Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy",

@@ -1,5 +1,5 @@
 """Penalties on weights."""
 
-from orca.bigdl.datasets import l1, l1l2, l2
+from orca_classic.bigdl.datasets import l1, l1l2, l2
 
 __all__ = ["l1", "l1l2", "l2"]

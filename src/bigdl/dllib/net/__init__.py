@@ -1,5 +1,5 @@
 """Models in files, and graphs."""
 
-from orca.bigdl.net import GraphNet, Net
+from orca_classic.bigdl.net import GraphNet, Net
 
 __all__ = ["GraphNet", "Net"]

@@ -1,6 +1,6 @@
 """Criterions of BigDL, loaded on first use."""
 
-from orca.bigdl.doors import CRITERIONS
-from orca.bigdl.doors import criterion as __getattr__
+from orca_classic.bigdl.doors import CRITERIONS
+from orca_classic.bigdl.doors import criterion as __getattr__
 
 __all__ = CRITERIONS

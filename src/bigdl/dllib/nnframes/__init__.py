@@ -1,6 +1,6 @@
 """Stages of Spark ML, as bigdl.dllib.nnframes names them."""
 
-from orca.nnframes import *
+from orca_classic.nnframes import *
 
 __all__ = [
     "HasBatchSize", "HasOptimMethod", "HasSamplePreprocessing", "HasThreshold", "NNClassifier", "NNClassifierModel",

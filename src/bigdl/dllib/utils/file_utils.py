@@ -1,8 +1,8 @@
 """Files, paths and Samples, as bigdl.dllib.utils.file_utils names them."""
 
-from orca.bigdl.datasets import set_core_number
-from orca.classic.paths import *
-from orca.classic.sample import JTensor, Sample
+from orca_classic.bigdl.datasets import set_core_number
+from orca_classic.zoo.paths import *
+from orca_classic.zoo.sample import JTensor, Sample
 
 __all__ = [
     "JTensor", "Sample", "convert_to_safe_path", "enable_hdfs_load", "enable_multi_fs_load",

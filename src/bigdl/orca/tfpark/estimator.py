@@ -1,5 +1,5 @@
 """TFEstimator, as bigdl.orca.tfpark.estimator names it."""
 
-from orca.tfpark.estimator import TFEstimator, TFEstimatorSpec
+from orca_classic.tf1.tfpark.estimator import TFEstimator, TFEstimatorSpec
 
 __all__ = ["TFEstimator", "TFEstimatorSpec"]

@@ -1,5 +1,5 @@
 """TFDataset, as bigdl.orca.tfpark.tf_dataset names it."""
 
-from orca.tfpark.dataset import TensorMeta, TFDataset
+from orca_classic.tf1.tfpark.dataset import TensorMeta, TFDataset
 
 __all__ = ["TFDataset", "TensorMeta"]

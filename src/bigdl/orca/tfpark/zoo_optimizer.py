@@ -1,5 +1,5 @@
 """ZooOptimizer, as bigdl.orca.tfpark.zoo_optimizer names it."""
 
-from orca.tfpark import ZooOptimizer
+from orca_classic.tf1.tfpark import ZooOptimizer
 
 __all__ = ["ZooOptimizer"]

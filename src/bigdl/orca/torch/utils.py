@@ -1,5 +1,5 @@
 """Small things of the torch wrappers, as bigdl.orca.torch.utils names them."""
 
-from orca.nnframes.parts import DistributedSequentialSampler, trainable_param
+from orca_classic.nnframes.parts import DistributedSequentialSampler, trainable_param
 
 __all__ = ["DistributedSequentialSampler", "trainable_param"]

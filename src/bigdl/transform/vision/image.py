@@ -1,6 +1,6 @@
 """Steps on images and frames of them."""
 
-from orca.bigdl.vision import *
-from orca.bigdl.vision import __all__ as NAMES
+from orca_classic.bigdl.vision import *
+from orca_classic.bigdl.vision import __all__ as NAMES
 
 __all__ = NAMES

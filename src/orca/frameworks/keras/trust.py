@@ -20,6 +20,7 @@ from io import BytesIO
 from typing import Any
 
 import h5py
+import numpy as np
 
 from orca.errors import ArgumentError, OrcaError
 from orca.frameworks.keras.travel import FAMILIES, library
@@ -100,7 +101,7 @@ def check_file(
 
 
 def check_storage(place: str, path: str) -> None:
-    """Refuse a `.keras` or `.h5` file that holds a member twice, or arrays that lie in other files."""
+    """Refuse a `.keras` or `.h5` file that holds a member twice, pickles, or arrays that lie in other files."""
     with _complete(path):
         if not zipfile.is_zipfile(place):
             with h5py.File(place, "r") as file:
@@ -117,6 +118,8 @@ def check_storage(place: str, path: str) -> None:
                 if name.endswith(".h5"):
                     with h5py.File(BytesIO(archive.read(name)), "r") as file:
                         _refuse_other_files(file, path)
+                elif name.endswith(".npz"):  # some versions of Keras unpickle the objects in it
+                    _refuse_pickles(archive.read(name), path)
 
 
 def would_run_code(path: str, what: str = "a lambda, perhaps") -> ArgumentError:
@@ -370,6 +373,16 @@ def _refuse_other_files(file: h5py.File, path: str) -> None:
         raise ArgumentError(
             f"{path} refers to another file of this machine at {name!r}, which is not read. Save the model again."
         )
+
+
+def _refuse_pickles(data: bytes, path: str) -> None:
+    """Refuse arrays of objects, which are pickles."""
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        for name in arrays.files:
+            try:
+                arrays[name]
+            except ValueError:
+                raise would_run_code(path, f"a pickle in {name!r}") from None
 
 
 def _check_saved_model(judge: _Judge, place: str, compile: bool) -> None:

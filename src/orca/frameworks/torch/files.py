@@ -35,7 +35,7 @@ def write_method(optimizer: Any, stepper: torch.optim.Optimizer, path: str) -> N
     """Write the optim method beside a checkpoint that is named as BigDL names them; its state is in the checkpoint.
 
     Args:
-        optimizer: The user's argument. A method of `orca.optimizers` is written with its arguments, for its `load`.
+        optimizer: The user's argument. An optim method of BigDL is written with its arguments, for its `load`.
         stepper: The torch optimizer that was made of it, whose name is written for any other.
         path: The path of the checkpoint.
     """

@@ -986,7 +986,7 @@ class TorchLearner(Learner):
         if self.casts_integers:
             x = floats(x)
         try:
-            return call(module, x)
+            return call(module, x, self.features)
         except RuntimeError as error:
             mismatch = integer_inputs(error, x, self.features)
             if mismatch is None:

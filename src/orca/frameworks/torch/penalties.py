@@ -49,7 +49,7 @@ def build_penalised(method: Any, nets: Sequence[nn.Module]) -> torch.optim.Optim
     """
     if not hasattr(method, "build"):
         raise ArgumentError(
-            f"the model has regularizers, which need an optim method of orca.optimizers; got {type(method).__name__}. "
+            f"the model has regularizers, which need an optim method of BigDL; got {type(method).__name__}. "
             "Use its weight decay instead, or pass SGD(), Adam(), ..."
         )
     sizes = {id(parameter): pair for net in nets for parameter, pair in penalised(net)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,16 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import DataError
+from orca.monitor.tracebacks import owner
+from orca.monitor.verbosity import is_debug
 from orca.rows.tree import cut_rows, flatten, listed, map_tree
 
 # Words of torch when a layer of floating-point weights gets integers.
 _MISMATCH = re.compile(
     "same dtype|scalar type|should be the same|must have the type|not implemented for '(Long|Int|Short|Char|Byte|Bool)'"
 )
+# Words of torch about shapes that a layer does not take.
+_SHAPES = re.compile("shape|size|dimension|channels")
 _INTEGERS = re.compile(r"(?i)\b(long|int|short|char|byte|bool)(tensor)?\b")
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -98,9 +105,63 @@ def answering_device(gpu: str | None) -> torch.device:
     return torch.device("cuda", int(gpu) if gpu and gpu.isdigit() and int(gpu) < count else 0)
 
 
-def call(module: nn.Module, x: Any) -> Any:
-    """Call a model: several features are its arguments."""
-    return module(*x) if isinstance(x, tuple | list) else module(x)
+def call(module: nn.Module, x: Any, columns: Sequence[str] = ()) -> Any:
+    """Call a model: several features are its arguments.
+
+    Args:
+        module: The model.
+        x: Its inputs, tensors.
+        columns: The names of the columns that these are; () for data without columns.
+
+    Raises:
+        DataError: The model takes another number of inputs, or a layer of torch's takes other shapes.
+    """
+    inputs = x if isinstance(x, tuple | list) else [x]
+    try:
+        return module(*inputs)
+    except (RuntimeError, TypeError) as error:
+        misfit = _other_number(error, module, inputs, columns) or _other_shapes(error, inputs)
+        if misfit is None:
+            raise
+        raise DataError(misfit) from (error if is_debug() else None)
+
+
+def _other_number(error: Exception, module: nn.Module, inputs: Sequence[Any], columns: Sequence[str]) -> str | None:
+    """Return that a model takes another number of inputs; None for another error."""
+    if not isinstance(error, TypeError):
+        return None
+    if isinstance(module, DistributedDataParallel):
+        module = module.module
+    forward = inspect.signature(module.forward)
+    try:
+        forward.bind(*inputs)
+    except TypeError:
+        if len(columns) == len(inputs) > 1:
+            given = f"{len(inputs)} columns ({', '.join(columns)})"
+            remedy = "Put them into one column of arrays, or let forward take them all"
+        else:
+            given = f"{len(inputs)} array{'s' * (len(inputs) > 1)}"
+            remedy = "Put them into one array, or let forward take them all; predict takes features without labels"
+        parameters = ", ".join(forward.parameters)
+        return (
+            f"{type(module).__name__}.forward({parameters}) does not fit the features: {given}, each an argument of "
+            f"its own. {remedy}."
+        )
+    return None
+
+
+def _other_shapes(error: Exception, inputs: Sequence[Any]) -> str | None:
+    """Return that a layer of torch's takes inputs of other shapes; None for other errors, and in code of the user's."""
+    words = str(error).strip().partition("\n")[0]
+    if type(error) is not RuntimeError or not _SHAPES.search(words):
+        return None
+    if any(not owner(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return None
+    shapes = " and ".join(str(tuple(leaf.shape)) for leaf in flatten(list(inputs))[0])
+    return (
+        f"the model does not take features of the shape {shapes}, a batch of rows. Change its layers or the features. "
+        f"(torch: {words})"
+    )
 
 
 def integer_inputs(error: Exception, x: Any, columns: Sequence[str]) -> DataError | None:

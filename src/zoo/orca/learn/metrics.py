@@ -1,8 +1,8 @@
 """Metrics, as zoo.orca.learn.metrics names them."""
 
-from orca.classic.metrics import *
-from orca.classic.metrics import AUC
 from orca.core.metrics import Metric
+from orca_classic.zoo.metrics import *
+from orca_classic.zoo.metrics import AUC
 
 __all__ = [
     "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",

@@ -1,5 +1,5 @@
 """Shapes of the Keras-style API."""
 
-from orca.bigdl.datasets import remove_batch, toMultiShape
+from orca_classic.bigdl.datasets import remove_batch, toMultiShape
 
 __all__ = ["remove_batch", "toMultiShape"]

@@ -1,5 +1,5 @@
 """The low-level Estimator."""
 
-from orca.bigdl.net import Estimator
+from orca_classic.bigdl.net import Estimator
 
 __all__ = ["Estimator"]

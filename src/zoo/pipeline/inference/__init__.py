@@ -1,5 +1,5 @@
 """Trained models of any kind."""
 
-from orca.bigdl.net import InferenceModel
+from orca_classic.bigdl.net import InferenceModel
 
 __all__ = ["InferenceModel"]

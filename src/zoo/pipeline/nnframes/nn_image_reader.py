@@ -1,5 +1,5 @@
 """The reader of images, as zoo.pipeline.nnframes.nn_image_reader names it."""
 
-from orca.nnframes import NNImageReader
+from orca_classic.nnframes import NNImageReader
 
 __all__ = ["NNImageReader"]

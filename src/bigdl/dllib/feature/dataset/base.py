@@ -1,5 +1,5 @@
 """Files from the network."""
 
-from orca.bigdl.datasets import maybe_download
+from orca_classic.bigdl.datasets import maybe_download
 
 __all__ = ["maybe_download"]

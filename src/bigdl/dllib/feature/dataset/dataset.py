@@ -1,5 +1,5 @@
 """Sets of data."""
 
-from orca.bigdl.datasets import DataSet
+from orca_classic.bigdl.datasets import DataSet
 
 __all__ = ["DataSet"]

@@ -1,5 +1,5 @@
 """Steps on Samples."""
 
-from orca.bigdl.datasets import normalizer
+from orca_classic.bigdl.datasets import normalizer
 
 __all__ = ["normalizer"]

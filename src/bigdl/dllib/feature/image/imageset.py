@@ -1,5 +1,5 @@
 """Sets of images."""
 
-from orca.bigdl.featuresets import DistributedImageSet, ImageSet, LocalImageSet
+from orca_classic.bigdl.featuresets import DistributedImageSet, ImageSet, LocalImageSet
 
 __all__ = ["DistributedImageSet", "ImageSet", "LocalImageSet"]

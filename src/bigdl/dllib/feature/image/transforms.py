@@ -1,6 +1,6 @@
 """Steps on images, as bigdl.dllib.feature.image.imagePreprocessing names them."""
 
-from orca.feature.image import *
+from orca_classic.bigdl.feature.image import *
 
 __all__ = [
     "ImageAspectScale", "ImageBrightness", "ImageBytesToMat", "ImageCenterCrop", "ImageChannelNormalize",

@@ -1,6 +1,6 @@
 """Texts."""
 
-from orca.bigdl.featuresets import *
+from orca_classic.bigdl.featuresets import *
 
 __all__ = [
     "DistributedTextSet", "LocalTextSet", "Normalizer", "SequenceShaper", "TextFeature", "TextFeatureToSample",

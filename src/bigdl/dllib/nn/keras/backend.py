@@ -1,6 +1,6 @@
 """Keras 1 on BigDL, which is refused."""
 
-from orca.bigdl.doors import BACKEND
-from orca.bigdl.doors import backend as __getattr__
+from orca_classic.bigdl.doors import BACKEND
+from orca_classic.bigdl.doors import backend as __getattr__
 
 __all__ = BACKEND

@@ -1,5 +1,5 @@
 """Images as XShards, as bigdl.orca.data.image.preprocessing names them."""
 
-from orca.data.image.reading import read_coco, read_images, read_images_pil, read_images_spark, read_voc
+from orca_classic.data.image.reading import read_coco, read_images, read_images_pil, read_images_spark, read_voc
 
 __all__ = ["read_coco", "read_images", "read_images_pil", "read_images_spark", "read_voc"]

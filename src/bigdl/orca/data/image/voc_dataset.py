@@ -1,5 +1,5 @@
 """Images of Pascal VOC, as bigdl.orca.data.image.voc_dataset names them."""
 
-from orca.data.image.voc import VOCDatasets
+from orca_classic.data.image.voc import VOCDatasets
 
 __all__ = ["VOCDatasets"]

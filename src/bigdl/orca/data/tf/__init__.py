@@ -1,5 +1,5 @@
 """XShards as a dataset of TensorFlow, as bigdl.orca.data.tf names them."""
 
-from orca.data.tf.data import Dataset
+from orca_classic.data.tf.data import Dataset
 
 __all__ = ["Dataset"]

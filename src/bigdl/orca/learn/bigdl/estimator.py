@@ -1,5 +1,5 @@
 """The Estimator of BigDL models."""
 
-from orca.classic.bigdl import Estimator
+from orca_classic.zoo.bigdl import Estimator
 
 __all__ = ["Estimator"]

@@ -1,6 +1,6 @@
 """Metrics one can call, as bigdl.orca.learn.pytorch.pytorch_metrics names them."""
 
-from orca.classic.metrics import *
+from orca_classic.zoo.metrics import *
 
 __all__ = [
     "AUROC", "MAE", "MSE", "ROC", "Accuracy", "AccuracyMetric", "BinaryAccuracy", "BinaryCrossEntropy",

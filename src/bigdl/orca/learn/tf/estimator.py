@@ -1,5 +1,5 @@
 """The Estimator of TensorFlow 1, as bigdl.orca.learn.tf.estimator names it."""
 
-from orca.classic.tf1 import Estimator, save_model_dir
+from orca_classic.zoo.tf1 import Estimator, save_model_dir
 
 __all__ = ["Estimator", "save_model_dir"]

@@ -1,5 +1,5 @@
 """Generative adversarial networks, as bigdl.orca.tfpark.gan names them."""
 
-from orca.tfpark.gan import GANEstimator
+from orca_classic.tf1.tfpark.gan import GANEstimator
 
 __all__ = ["GANEstimator"]

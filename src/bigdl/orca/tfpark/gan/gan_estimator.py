@@ -1,5 +1,5 @@
 """GANEstimator, as bigdl.orca.tfpark.gan.gan_estimator names it."""
 
-from orca.tfpark.gan import GANEstimator
+from orca_classic.tf1.tfpark.gan import GANEstimator
 
 __all__ = ["GANEstimator"]

@@ -1,5 +1,5 @@
 """The Estimator of BigDL models."""
 
-from orca.classic.zoo import Estimator
+from orca_classic.zoo.zoo import Estimator
 
 __all__ = ["Estimator"]

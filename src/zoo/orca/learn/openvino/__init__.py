@@ -1,5 +1,5 @@
 """The Estimator of OpenVINO models, as zoo.orca.learn.openvino names it."""
 
-from orca.classic.zoo import Estimator
+from orca_classic.zoo.zoo import Estimator
 
 __all__ = ["Estimator"]

@@ -1,6 +1,6 @@
 """The Estimator of OpenVINO models, as zoo.orca.learn.openvino.estimator names it."""
 
-from orca.classic.zoo import Estimator
 from orca.estimators.openvino import OpenvinoEstimator
+from orca_classic.zoo.zoo import Estimator
 
 __all__ = ["Estimator", "OpenvinoEstimator"]

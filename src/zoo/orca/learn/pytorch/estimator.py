@@ -1,5 +1,5 @@
 """The Estimator of PyTorch models, as zoo.orca.learn.pytorch.estimator names it."""
 
-from orca.classic.zoo import Estimator
+from orca_classic.zoo.zoo import Estimator
 
 __all__ = ["Estimator"]

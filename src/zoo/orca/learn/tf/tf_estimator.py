@@ -1,5 +1,5 @@
 """The estimator of a model function, as zoo.orca.learn.tf.tf_estimator names it."""
 
-from orca.tfpark.estimator import TFEstimator
+from orca_classic.tf1.tfpark.estimator import TFEstimator
 
 __all__ = ["TFEstimator"]

@@ -1,5 +1,5 @@
 """The Estimator of TensorFlow 2 and Keras models, as zoo.orca.learn.tf2.estimator names it."""
 
-from orca.classic.zoo import Estimator
+from orca_classic.zoo.zoo import Estimator
 
 __all__ = ["Estimator"]

@@ -1,7 +1,7 @@
 """Optim methods of the Keras-style API."""
 
-from orca.optimizers.methods import AdamWeightDecay
-from orca.optimizers.methods import KerasAdam as Adam
-from orca.optimizers.schedules import PolyEpochDecay
+from orca_classic.bigdl.optimizers.methods import AdamWeightDecay
+from orca_classic.bigdl.optimizers.methods import KerasAdam as Adam
+from orca_classic.bigdl.optimizers.schedules import PolyEpochDecay
 
 __all__ = ["Adam", "AdamWeightDecay", "PolyEpochDecay"]

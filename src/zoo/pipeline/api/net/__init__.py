@@ -1,6 +1,6 @@
 """Models in files, graphs, and nets of TensorFlow."""
 
-from orca.bigdl.net import GraphNet, Net
-from orca.tfpark import TFDataset, TFNet, TFOptimizer, TFPredictor
+from orca_classic.bigdl.net import GraphNet, Net
+from orca_classic.tf1.tfpark import TFDataset, TFNet, TFOptimizer, TFPredictor
 
 __all__ = ["GraphNet", "Net", "TFDataset", "TFNet", "TFOptimizer", "TFPredictor"]

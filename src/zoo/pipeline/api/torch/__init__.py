@@ -1,5 +1,5 @@
 """Torch wrappers, as zoo.pipeline.api.torch names them."""
 
-from orca.nnframes.wrappers import TorchLoss, TorchModel, TorchOptim
+from orca_classic.nnframes.wrappers import TorchLoss, TorchModel, TorchOptim
 
 __all__ = ["TorchLoss", "TorchModel", "TorchOptim"]

@@ -1,6 +1,6 @@
 """Layers of BigDL's Keras-style API, loaded on first use."""
 
-from orca.bigdl.doors import KERAS_LAYERS
-from orca.bigdl.doors import keras_layer as __getattr__
+from orca_classic.bigdl.doors import KERAS_LAYERS
+from orca_classic.bigdl.doors import keras_layer as __getattr__
 
 __all__ = KERAS_LAYERS

@@ -1,6 +1,6 @@
 """The main callback, as bigdl.orca.learn.pytorch.callbacks.maincallback names it."""
 
 from orca.callbacks import MainCallback
-from orca.classic.callbacks import make_only_mainCallback
+from orca_classic.zoo.callbacks import make_only_mainCallback
 
 __all__ = ["MainCallback", "make_only_mainCallback"]

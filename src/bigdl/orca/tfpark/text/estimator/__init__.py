@@ -1,5 +1,5 @@
 """Estimators of BERT, as bigdl.orca.tfpark.text.estimator names them."""
 
-from orca.tfpark.text.bert import BERTNER, BERTBaseEstimator, BERTClassifier, BERTSQuAD, bert_input_fn
+from orca_classic.tf1.tfpark.text.bert import BERTNER, BERTBaseEstimator, BERTClassifier, BERTSQuAD, bert_input_fn
 
 __all__ = ["BERTNER", "BERTBaseEstimator", "BERTClassifier", "BERTSQuAD", "bert_input_fn"]

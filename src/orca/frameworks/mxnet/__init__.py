@@ -1,1 +1,0 @@
-"""MXNet: the learner of Gluon and Symbol models, and MXNet's own metrics."""

@@ -1,0 +1,1 @@
+"""TensorFlow 1: graphs of tf.compat.v1, their Estimators, and TFPark."""
