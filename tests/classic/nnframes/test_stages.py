@@ -295,10 +295,11 @@ def test_nulls_are_named_with_their_column(rows: Any, change: list[str], words: 
     with pytest.raises(WorkerFailed, match=rf"column {words} holds \d+ null\(s\) in .* a model"):
         NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setMaxEpoch(1).fit(holes)
     if words == "'features'":
-        with pytest.raises(DataError, match=rf"column {words} holds \d+ null\(s\) in .* a model"):  # it looks at rows at once
+        # It looks at rows at once.
+        with pytest.raises(DataError, match=rf"column {words} holds \d+ null\(s\) in .* a model"):
             NNModel(nn.Linear(4, 1)).transform(holes.orderBy("number"))
         fitted = NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setMaxEpoch(1).fit(rows)
-        with pytest.raises(Exception, match=rf"column {words} null\(s\) in the rows of one task"):
+        with pytest.raises(Exception, match=rf"column {words} holds \d+ null\(s\) in the rows"):
             fitted.transform(holes.coalesce(1)).collect()
 
 
