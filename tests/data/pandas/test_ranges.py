@@ -206,6 +206,14 @@ def test_values_of_partitions_have_the_types_of_spark(texts: list[str], dtype: s
     pd.testing.assert_series_equal(partition_frame(files).k, expected)
 
 
+def test_partition_columns_have_the_types_of_dtype() -> None:
+    files = [DataFile(f"a/k={text}/f.csv", 1, (("k", text),)) for text in ("01", "2")]
+    assert partition_frame(files, {"k": str}).k.tolist() == ["01", "2"]
+    assert partition_frame(files, {"k": "float32", "other": "int8"}).k.dtype == "float32"
+    with pytest.raises(DataError, match="the values of the partition column 'k' do not fit dtype 'datetime64"):
+        partition_frame(files, {"k": "datetime64[ns]"})
+
+
 def test_files_with_other_partition_columns_are_refused() -> None:
     files = [DataFile("k=1/a", 1, (("k", "1"),)), DataFile("a", 1)]
     with pytest.raises(DataError, match=r"k=1/a has the partition columns \['k'\], a has \[\]"):

@@ -16,6 +16,7 @@ from orca.core.learner import FitPlan
 from orca.core.state import OutputSpec, State
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError, WorkerFailed
+from orca.frameworks.keras.columns import _warn_of_order
 from orca.frameworks.keras.learner import KerasLearner, is_model
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import shards_of
@@ -223,7 +224,7 @@ def test_values_and_names_that_do_not_fit_are_said() -> None:
 
 
 @pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])
-def test_columns_named_as_the_inputs_meet_them_by_name(family: Any) -> None:
+def test_columns_named_as_the_inputs_meet_them_by_name(family: Any, caplog: pytest.LogCaptureFixture) -> None:
     def creator(config: Any) -> Any:
         a, b = family.Input((1,), name="a"), family.Input((1,), name="b")
         return family.Model([a, b], family.layers.Dense(1)(family.layers.Concatenate()([a, b])))
@@ -237,6 +238,10 @@ def test_columns_named_as_the_inputs_meet_them_by_name(family: Any) -> None:
     for names, columns in ((("a", "b"), (a, b)), (("b", "a"), (b, a)), (("x", "y"), (a, b))):
         np.testing.assert_array_equal(predict(names, columns), expected)
     assert not np.allclose(predict(("y", "x"), (b, a)), expected)
+    assert "in this order" not in caplog.text
+    _warn_of_order.cache_clear()
+    np.testing.assert_array_equal(predict(("c", "a"), (a, b)), expected)
+    assert "['c', 'a'] meet the model's ['a', 'b'] in this order" in caplog.text
 
 
 @pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])

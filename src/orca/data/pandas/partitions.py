@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,15 @@ _DATE = r"\d{4}-\d\d-\d\d"
 _TIME = _DATE + r"([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?"
 
 
-def partition_frame(files: Sequence[DataFile]) -> pd.DataFrame:
-    """Return the partition columns, a row for each file, with the types that Spark finds for their values.
+def partition_frame(files: Sequence[DataFile], dtype: Any = None) -> pd.DataFrame:
+    """Return the partition columns, a row for each file.
+
+    Args:
+        files: The files, which know their folders.
+        dtype: A dict of types by column, as pandas takes it; other columns get those that Spark finds for their values.
 
     Raises:
-        DataError: Files have different partition columns.
+        DataError: Files have different partition columns, or values do not fit a type.
     """
     import pandas as pd
 
@@ -38,7 +42,20 @@ def partition_frame(files: Sequence[DataFile]) -> pd.DataFrame:
                 "partitionBy have the same ones for all files: read these folders apart."
             )
     columns = {name: [unquote(dict(file.partition)[name]) for file in files] for name in names[0]}
-    return pd.DataFrame({name: _typed(values) for name, values in columns.items()}, index=range(len(files)))
+    types = dtype if isinstance(dtype, Mapping) else {}
+    frame = {
+        name: _cast(name, values, types[name]) if name in types else _typed(values) for name, values in columns.items()
+    }
+    return pd.DataFrame(frame, index=range(len(files)))
+
+
+def _cast(name: str, texts: list[str], dtype: Any) -> pd.Series[Any]:
+    import pandas as pd
+
+    try:
+        return pd.Series([None if text == _NULL else text for text in texts]).astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the values of the partition column {name!r} do not fit dtype {dtype!r}: {error}.") from error
 
 
 def _typed(texts: list[str]) -> pd.Series[Any]:

@@ -49,7 +49,7 @@ def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
             shards = shards.transform_shard(lambda frame: frame[frame.user > 0])
     """
     files = files_at(path_list(file_path))
-    partitions = partition_frame(files)
+    partitions = partition_frame(files, kwargs.get("dtype"))
     squeeze = bool(kwargs.pop("squeeze", False))
     usecols = kwargs.get("usecols")
     if usecols is not None and not callable(usecols):
@@ -85,7 +85,7 @@ def read_json(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
     from orca.cluster.context import OrcaContext
 
     files = files_at(path_list(file_path))
-    partitions = partition_frame(files)
+    partitions = partition_frame(files, kwargs.get("dtype"))
     own = {name: kwargs.pop(name, None) for name in ("names", "usecols", "index_col")}
     squeeze = bool(kwargs.pop("squeeze", False))
     is_plain = kwargs.get("orient") is None and kwargs.get("typ", "frame") == "frame"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from orca.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 
 def named_features(x: Any, columns: Sequence[str], model: Any) -> Any:
@@ -45,6 +49,20 @@ def _structure(model: Any, side: str) -> Any:
 
 def _in_order(columns: Any, names: Sequence[str], order: Sequence[Any]) -> Any:
     """Return columns in the order of a model's inputs or outputs, if they have just these names; else as they are."""
-    if not isinstance(columns, tuple | list) or len(columns) != len(order) or set(names) != set(order):
+    if not isinstance(columns, tuple | list) or len(columns) != len(order):
+        return columns
+    if set(names) != set(order):
+        if set(names) & set(order):
+            _warn_of_order(tuple(names), tuple(order))
         return columns
     return [columns[names.index(name)] for name in order] if len(set(order)) == len(order) else columns
+
+
+@cache
+def _warn_of_order(names: tuple[str, ...], order: tuple[Any, ...]) -> None:
+    logger.warning(
+        "the columns %s meet the model's %s in this order, as not all of them have its names. Name all alike to match "
+        "them by name.",
+        list(names),
+        list(order),
+    )
