@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -111,11 +111,6 @@ class WorkerFailed(OrcaError, RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (worker_failed, (self.word, *self.args)) if self.word else (type(self), self.args)
-
-    def rewritten(self, change: Callable[[str], str]) -> WorkerFailed:
-        """Return the same failure with other texts."""
-        shown = (change(self.shown[0]), change(self.shown[1]))
-        return type(self)(self.rank, self.host, change(self.reason), change(self.remote_traceback), shown)
 
 
 class WorkerLost(WorkerFailed):

@@ -120,7 +120,7 @@ def dispatch(
             environment = tuple(hdfs.environment().items())
             yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment, verbosity.verbosity()), hub
     except WorkerFailed as failure:
-        raise shards.explain(failure) from None
+        raise failure from None
     finally:
         shards.release()
 

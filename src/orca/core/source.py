@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from orca.errors import WorkerFailed
-
 DEFAULT_BATCH = 32
 
 
@@ -167,7 +165,6 @@ class Shards:
         native: The data in the home engine's own form; for Spark a DataFrame of rows, or a list of pieces that its
             tasks can read.
         release: Called after the run: removes the files that `portable` left behind.
-        explain: Called with the failure of a rank: returns it, perhaps with facts that only the driver knows.
     """
 
     open: Open
@@ -175,7 +172,6 @@ class Shards:
     home: str | None = None
     native: Any = None
     release: Callable[[], None] = field(default=lambda: None)
-    explain: Callable[[WorkerFailed], WorkerFailed] = field(default=lambda failure: failure)
 
 
 @dataclass(frozen=True)

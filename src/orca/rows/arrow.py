@@ -5,9 +5,7 @@ No row is touched by Python and pandas is not involved: lists are flattened and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -19,7 +17,6 @@ import pyarrow.types as kinds
 from orca.errors import DataError
 
 _WIDENED = {"int8": np.int16, "uint8": np.int16, "uint16": np.int32, "uint32": np.int64}
-_NULLS = re.compile(r"""(column (["'])(.+?)\2 holds) \d+ null\(s\)""")
 _MAX_LIST_VALUES = np.iinfo(np.int32).max  # the offsets of an Arrow list are int32
 
 
@@ -104,38 +101,9 @@ def to_arrow(array: np.ndarray) -> pa.Array:
 def missing(name: str, nulls: int) -> DataError:
     """Return the error about nulls in a column."""
     return DataError(
-        f"column {name!r} holds {nulls} null(s); a model needs a value in every row. "
+        f"column {name!r} holds {nulls} null(s) in the rows that were read first; a model needs a value in every row. "
         "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce."
     )
-
-
-def column_missing(text: str) -> str | None:
-    """Return the column that the text of such an error names; None for another text."""
-    match = _NULLS.search(text)
-    return match and match[3]
-
-
-def recounted(text: str, nulls: str) -> str:
-    """Return the text of such an error with another count: one over more rows than those of a block."""
-    return _NULLS.sub(rf"\1 {nulls}", text)
-
-
-def count_missing(column: pa.Array | pa.ChunkedArray, name: str, path: str) -> int:
-    """Return the nulls of the column, or of its field or key, that has this path.
-
-    Example:
-        >>> count_missing(pa.array([{"a": None}, {"a": 1}, None]), "label", "label.a")
-        2
-    """
-    if name == path:
-        return sum(map(_count_nulls, column.chunks if isinstance(column, pa.ChunkedArray) else [column]))
-    parts: dict[str, pa.Array] = {}
-    if kinds.is_struct(column.type):
-        parts = {field.name: pc.struct_field(column, [i]) for i, field in enumerate(column.type)}
-    elif kinds.is_map(column.type):
-        with suppress(DataError):  # rows with other keys are another error
-            parts = _entries(column.drop_null(), name)
-    return sum(count_missing(part, f"{name}.{key}", path) for key, part in parts.items())
 
 
 def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:

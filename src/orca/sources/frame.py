@@ -7,10 +7,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +42,11 @@ from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.loading import hush_pyspark
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.state import OutputSpec
-from orca.errors import DataError, WorkerFailed
+from orca.errors import DataError
 from orca.monitor.failures import carried_by, carrier_of, in_short, made_by_user
 from orca.monitor.spark_logs import muted
 from orca.monitor.verbosity import adopt, verbosity
-from orca.rows.arrow import column_missing, count_missing, recounted, stretches, to_arrays, to_arrow, widened
+from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, map_tree, unflatten
 from orca.sources.export import Export, is_here
 from orca.sources.scan import LOOKUP, LookupTask, Scan, ScanPiece, looked_up, scan_of
@@ -159,7 +156,6 @@ class FrameSource:
             home="spark",
             native=pieces or dealt(ranks),
             release=export.release,
-            explain=partial(_with_all_nulls, sources),
         )
 
     def answer(self, task: Any, engine: Any) -> DataFrame:
@@ -252,12 +248,6 @@ class FrameSource:
             have = next(name for name in self.have if name in clashes or name.casefold() in clashes)
             raise DataError(f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].")
 
-    def count_missing(self, name: str) -> int:
-        """Return the nulls of a column, or of a field of one, over all rows."""
-        cells = self._tagged(0).drop("part")
-        counts = cells.mapInArrow(CountTask(self._names(), name), "nulls long").agg(F.sum("nulls")).collect()
-        return int(counts[0][0] or 0)
-
     def look(self, task: Any) -> OutputSpec:
         """Learn the shape and type of answers from the first rows: the one case in which predict runs a job."""
         if self.frame.isStreaming:
@@ -276,13 +266,9 @@ class FrameSource:
         return output
 
     def _understood(self, error: Exception) -> Exception:
-        """Return Spark's exception as our own error where it carries one, with the nulls of all rows."""
+        """Return Spark's exception as our own error if it carries one."""
         failure = carried_by(str(error))
-        if failure is None:
-            return made_by_user(str(error)) or error
-        name = column_missing(failure.reason)
-        count = 0 if name is None else self.count_missing(name)
-        return failure.error().rewritten(lambda text: recounted(text, f"{count} null(s)") if count else text)
+        return failure.error() if failure else made_by_user(str(error)) or error
 
 
 @dataclass(frozen=True)
@@ -311,32 +297,6 @@ class OpenFrame:
                 x, labels = cells[: self.features], cells[self.features : self.features + self.labels]
                 y = single(labels) if labels else None
                 yield part, single(x), weigh(y, cells[-1]) if self.weighted else y
-
-
-@dataclass(frozen=True)
-class CountTask:
-    """The count of the nulls that record batches hold in a column."""
-
-    names: tuple[str, ...]
-    values: str
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the count."""
-        cells = (zip(batch.columns, self.names, strict=True) for batch in batches)
-        count = sum(count_missing(column, name, self.values) for column, name in chain.from_iterable(cells))
-        yield pa.RecordBatch.from_arrays([pa.array([count])], names=["nulls"])
-
-
-def _with_all_nulls(sources: list[FrameSource], failure: WorkerFailed) -> WorkerFailed:
-    """Return a rank's error about nulls with their count over all rows; it has seen a block of its own rows."""
-    name = column_missing(failure.reason)
-    if name is None:
-        return failure
-    with suppress(Exception):  # the rank's own words are true as well
-        counts = zip((source.count_missing(name) for source in sources), ("", " in validation_data"), strict=False)
-        if words := " and ".join(f"{count} null(s){place}" for count, place in counts if count):
-            return failure.rewritten(lambda text: recounted(text, words))
-    return failure
 
 
 @dataclass(frozen=True)
@@ -377,13 +337,8 @@ class FramePredictTask:
         queue: deque[pa.RecordBatch] = deque()
         batches = _small(batches, self.batch_size, self.readers)
         answers = _Answers()
-        rest = stretches(_noted(batches, queue), self.batch_size)
-        for stretch in rest:
-            try:
-                x = self._arguments(stretch)
-            except DataError as error:
-                raise self._with_all_nulls(error, _unkept(chain([stretch], rest), queue)) from None
-            answers.add(flatten(self.task(x))[0])
+        for stretch in stretches(_noted(batches, queue), self.batch_size):
+            answers.add(flatten(self.task(self._arguments(stretch)))[0])
             while queue and queue[0].num_rows <= answers.rows:
                 batch = queue.popleft()
                 yield self._with_columns(batch, answers.take(batch.num_rows))
@@ -395,16 +350,6 @@ class FramePredictTask:
         pairs = zip(columns, self.features, strict=True)
         x = single(tuple(_read(column, name, self.readers) for column, name in pairs))
         return _writable(x) if self.owned else x
-
-    def _with_all_nulls(self, error: DataError, rest: Iterable[list[pa.RecordBatch]]) -> DataError:
-        """Return an error about nulls with their count over all rows of this task."""
-        name = column_missing(str(error))
-        if name is None:
-            return error
-        cells = ((batch.column(place), own) for batch in chain.from_iterable(rest)
-                 for place, own in zip(self.places, self.features, strict=True))  # fmt: skip
-        count = sum(count_missing(column, own, name) for column, own in cells)
-        return DataError(recounted(str(error), f"{count} null(s) in the rows of one task")) if count else error
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
         arrays = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.float_types, strict=True)]
@@ -443,13 +388,6 @@ def _noted(batches: Iterable[pa.RecordBatch], queue: deque[pa.RecordBatch]) -> I
         if batch.num_rows:
             queue.append(batch)
             yield batch
-
-
-def _unkept(parts: Iterable[list[pa.RecordBatch]], queue: deque[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield the rest of the rows, none of which waits for an answer any more."""
-    for stretch in parts:
-        queue.clear()
-        yield stretch
 
 
 @dataclass(frozen=True)

@@ -258,12 +258,28 @@ def test_checkpoint_of_tensorflow_gives_weights_and_leaves_the_optimizer_alone(t
 @FAMILIES
 def test_keras_reads_weights_from_a_file_of_any_of_its_names(tmp_path: Path, family: Any) -> None:
     model = trained(family)
-    for name in ("net.h5", "net.hdf5", "net.weights.h5"):
+    for name in ("net.weights.h5", *["net.h5", "net.hdf5"] * (family is tf_keras)):
         other, path = trained(family), str(tmp_path / name)
         save_weights(model, path)
         other.load_weights(path)
         same(other, model)
-    load_weights(other := trained(family), str(tmp_path / "net.h5"), by_name=True)
+
+
+def test_weights_of_keras_have_one_format_whatever_their_name(tmp_path: Path) -> None:
+    model, other = trained(keras), trained(keras)
+    save_weights(model, str(tmp_path / "net.h5"))
+    load_weights(other, str(tmp_path / "net.h5"))
+    same(other, model)
+    (tmp_path / "net.h5").rename(tmp_path / "net.weights.h5")
+    other = trained(keras)
+    other.load_weights(tmp_path / "net.weights.h5")
+    same(other, model)
+
+
+def test_weights_of_keras_2_are_matched_by_name(tmp_path: Path) -> None:
+    model, other = trained(tf_keras), trained(tf_keras)
+    save_weights(model, str(tmp_path / "net.h5"))
+    load_weights(other, str(tmp_path / "net.h5"), by_name=True)
     same(other, model)
 
 

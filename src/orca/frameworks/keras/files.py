@@ -14,7 +14,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import h5py
@@ -87,7 +86,9 @@ def load_model(
 
 
 def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str | None = None) -> None:
-    """Write a model's weights: an HDF5 file, or for tf_keras and a path without `.h5` a TensorFlow checkpoint.
+    """Write a model's weights in Keras' own format of `.weights.h5` files, whatever the path.
+
+    Models of tf_keras write HDF5 of Keras 2 to other paths that end in `.h5`, and else a TensorFlow checkpoint.
 
     Args:
         save_format: "h5" or "tf"; by default the one of the path's ending. Keras 3 has "h5" alone, whatever the path.
@@ -104,9 +105,8 @@ def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str
     with _naming(f"the weights of {model.name!r} cannot be saved to {path}"):
         if as_h5 or family == "keras":
             _refuse_to_overwrite(path, overwrite)
-            old = (family == "tf_keras" or path.endswith(H5_SUFFIXES)) and not path.endswith(".weights.h5")
-            write = partial(_write_old_weights, model) if old and family == "keras" else model.save_weights
-            _put(path, write, "weights.h5" if old else "model.weights.h5")
+            old = family == "tf_keras" and not path.endswith(".weights.h5")
+            _put(path, model.save_weights, "weights.h5" if old else "model.weights.h5")
         else:
             _refuse_to_overwrite(path + ".index", overwrite)
             _put_checkpoint(model, path)
@@ -138,14 +138,6 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
 
 
 # Writing models.
-
-
-def _write_old_weights(model: Any, path: str) -> None:
-    """Write weights as Keras 2 did: Keras 3 reads this format from a file of this name, but writes it no more."""
-    from keras.src.legacy.saving.legacy_h5_format import save_weights_to_hdf5_group
-
-    with h5py.File(path, "w") as file:
-        save_weights_to_hdf5_group(file, model)
 
 
 def _format_of(path: str, save_format: str | None) -> str:
