@@ -60,6 +60,7 @@ class World(Protocol):
     local_rank: int
     local_size: int
     host: str
+    heartbeat: Heartbeat
     sums: SharedSums | None  # the sums in memory that all ranks share; None where they share none
 
     def all_gather(self, item: Any) -> list[Any]:

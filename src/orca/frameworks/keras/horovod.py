@@ -28,6 +28,7 @@ class HorovodWorld:
         self.world = world
         self.rank, self.size, self.host = world.rank, world.size, world.host
         self.local_rank, self.local_size = world.local_rank, world.local_size
+        self.heartbeat = world.heartbeat
         self.horovod, _ = join(world, "tensorflow")
 
     def all_gather(self, item: Any) -> list[Any]:

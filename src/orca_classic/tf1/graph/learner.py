@@ -7,28 +7,92 @@ state. An optimizer of `orca_classic.bigdl.optimizers` steps outside of the grap
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
 from orca.core.array_learner import ArrayLearner, Arrays
+from orca.core.array_session import ArraySession
+from orca.core.learner import FitPlan
 from orca.core.metrics import Metric
+from orca.core.session import Evaluation, Session
 from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
-from orca.monitor.heartbeat import DATA, EVALUATE, Heartbeat
 from orca.rows.tree import flatten, unflatten
 from orca_classic.tf1.graph.norms import let_ranks_meet
 from orca_classic.tf1.graph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf
 from orca_classic.tf1.graph.terms import COUNTED, SUM, WHOLE
 
 _ROWS = "//rows"  # the suffix of a variable's name for the numbers of the rows that a sparse gradient has
+
+
+class GraphSession(ArraySession):
+    """A graph at work on one rank."""
+
+    learner: GraphLearner
+
+    @contextmanager
+    def evaluation(self, metrics: Sequence[Metric]) -> Iterator[Evaluation]:
+        """Open an evaluation."""
+        yield GraphEvaluation(self, metrics)
+
+    def state(self) -> State:
+        """Return the values of all variables, and the form of outputs if the inputs are enough for them."""
+        if not self.learner.program.answers:
+            self.sample = None
+        return super().state()
+
+
+class GraphEvaluation(Evaluation):
+    """An evaluation of a graph, which fetches loss, metrics and outputs at once.
+
+    Args:
+        session: Its session.
+        metrics: The metrics to feed.
+    """
+
+    def __init__(self, session: GraphSession, metrics: Sequence[Metric]) -> None:
+        program = session.learner.program
+        self.session, self.losses = session, Losses()
+        self.own = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
+        self.parts = {metric: program.metrics[metric.tensor] for metric in metrics if isinstance(metric, TensorMetric)}
+        self.heads, self.structure = _flat(program.outputs)
+        self.targets, self.form = _flat(program.targets)
+        names = list(dict.fromkeys(name for part in (*program.loss, *self.parts.values()) for name in _names(part)))
+        outputs = dict.fromkeys((*self.heads, *self.targets))
+        self.names = names + [name for name in outputs if self.own and name not in names]
+
+    def step(self, batch: Batch, step: int) -> None:
+        """Fetch loss and metrics of this rank's rows."""
+        learner = self.session.learner
+        rows = self.session.true_rows(batch) if batch.rows else batch
+        values = dict(zip(self.names, learner.fetch("evaluate", self.names, rows, training=False), strict=True))
+        total, mass = learner.evaluated(values, batch)
+        if batch.rows:
+            for metric, part in self.parts.items():
+                weight = float(values[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
+                value = float(values[part.name]) * weight if weight else 0.0  # the mean of nothing is no number
+                metric.update(np.array([value]), np.array([weight]))
+            outputs = unflatten(self.structure, [values[name] for name in self.heads]) if self.own else None
+            y = unflatten(self.form, [values[name] for name in self.targets]) if self.own and self.targets else rows.y
+            for other in self.own:
+                other.update(outputs, y)
+        self.losses.add(total, mass, batch.rows)
+
+    def result(self) -> Losses:
+        """Return the loss."""
+        return self.losses
+
+
+def _flat(tree: Any) -> tuple[list[Any], Any]:
+    return ([], None) if tree is None else flatten(tree)
 
 
 @dataclass
@@ -49,6 +113,7 @@ class GraphLearner(ArrayLearner):
     clip_value: tuple[float, float] | None = None
     session_config: bytes = b""
     framework = "tensorflow graph"
+    session_type: ClassVar[type[ArraySession]] = GraphSession
 
     def build(self, state: State) -> Any:
         """Return the values of the variables by name: the graph itself is the user's."""
@@ -73,14 +138,21 @@ class GraphLearner(ArrayLearner):
 
     def initial_state(self, seed: int) -> State:
         """Return the values that the initializers of the graph draw."""
-        learner = copy.copy(self)
-        learner._make(seed)
+        learner = self.copy_for(None, seed)
         learner.session.run([spec.initializer for spec in self.program.variables])
-        return learner._state()
+        return learner.copied_state()
 
     # On a rank.
 
-    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
+    def join(
+        self,
+        world: World,
+        state: State | None,
+        seed: int,
+        callbacks: Sequence[Any] = (),
+        fit: FitPlan | None = None,
+        steps: int | None = None,
+    ) -> Session:
         """Open the session, and give the variables their values."""
         parts = (*self.program.loss, *self.program.metrics.values())
         whole = next((part for part in parts if part.kind == WHOLE), None)
@@ -91,7 +163,7 @@ class GraphLearner(ArrayLearner):
                 f"{world.size} workers, of which each has a part of the rows, cannot compute it. Make it a mean of one "
                 "value a row (tf.reduce_mean) that needs no other rows, or train with one worker."
             )
-        super().join(world, state, seed, training)
+        return super().join(world, state, seed, callbacks, fit, steps)
 
     def make(self) -> None:
         """Open the session."""
@@ -219,55 +291,17 @@ class GraphLearner(ArrayLearner):
         self._call(f"apply {apply}", [apply], [*feeds, *names])(*feeds.values(), *values, *self._drawn())
         self.steps += 1
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
-        """Fetch loss and metrics of this rank's rows; return the loss."""
-        losses, program = Losses(), self.program
-        own = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
-        heads, structure = flatten(program.outputs) if program.outputs is not None else ([], None)
-        parts = {metric: program.metrics[metric.tensor] for metric in metrics if isinstance(metric, TensorMetric)}
-        names = list(dict.fromkeys(name for part in (*program.loss, *parts.values()) for name in _names(part)))
-        targets, form = flatten(program.targets) if program.targets is not None else ([], None)
-        names += [name for name in dict.fromkeys((*heads, *targets)) if own and name not in names]
-        heartbeat.at(DATA)
-        for batch in batches:
-            heartbeat.at(EVALUATE)
-            rows = self._seen(batch) if batch.rows else batch
-            values = dict(zip(names, self._fetch("evaluate", names, rows, training=False), strict=True))
-            total, mass = self._evaluated(values, batch)
-            if batch.rows:
-                for metric, part in parts.items():
-                    weight = float(values[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
-                    value = float(values[part.name]) * weight if weight else 0.0  # the mean of nothing is no number
-                    metric.update(np.array([value]), np.array([weight]))
-                outputs = unflatten(structure, [values[name] for name in heads]) if own else None
-                y = unflatten(form, [values[name] for name in targets]) if own and targets else rows.y
-                for other in own:
-                    other.update(outputs, y)
-            losses = losses.then(_losses(total, mass, batch.rows))
-            heartbeat.at(DATA)
-        return losses
-
-    def end_epoch(self, line: dict[str, Any]) -> bool:
+    def end_epoch(self, line: dict[str, Any]) -> None:
         """Tell an optimizer of `orca_classic.bigdl.optimizers` that an epoch has ended, for its schedule."""
         if self.method is not None:
             names = [f"val_{metric.lower()}" for metric in self.program.metrics]
             score = next((line[name] for name in names if name in line), None)
             self._stepper()[1].end_epoch(line.get("val_loss", line["train_loss"]), score)
-        return False
 
-    def state(self) -> State:
-        """Return the values of all variables, and the form of answers where the inputs are enough for them."""
-        if not self.program.answers:
-            self.sample = None
-        return super().state()
-
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close the session."""
-        super().leave()
-        for name in ("calls", "torch", "values"):
-            self.__dict__.pop(name, None)
-        if "session" in self.__dict__:
-            self.__dict__.pop("session").close()
+        self.calls.clear()
+        self.session.close()
 
     def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
         """Run the forward pass and the gradients; return this rank's part of the loss, and the fetched values."""
@@ -275,7 +309,7 @@ class GraphLearner(ArrayLearner):
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
         shares, lowers = self._shares(batch, batch.rows, training=True)
         purpose = " ".join(["train", *lowers])
-        values = self._fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
+        values = self.fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
         if self.program.averages:
             self._agree_on_updates(batch.rows, batch.step_rows)
         return float(values[0]), dict(zip(names, values, strict=True))
@@ -289,7 +323,7 @@ class GraphLearner(ArrayLearner):
         masses: dict[str, float] = {}
         lowers: dict[str, np.ndarray] = {}
         if counts := self._counted():
-            mine = np.array(self._fetch("masses", counts, batch, training), np.float64) * bool(rows)
+            mine = np.array(self.fetch("masses", counts, batch, training), np.float64) * bool(rows)
             whole = self.world.all_reduce([mine], "sum")[0]
             ratios = np.divide(mine * batch.step_rows, whole, out=np.full(len(mine), float(rows)), where=whole != 0)
             masses = dict(zip(counts, ratios, strict=True))
@@ -318,7 +352,7 @@ class GraphLearner(ArrayLearner):
     def _counted(self) -> list[str]:
         return list(dict.fromkeys(part.mass for part in self.program.loss if part.mass))
 
-    def _evaluated(self, values: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
+    def evaluated(self, values: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
         """Return this rank's part of the loss of an evaluation's step, and the divisor of the ranks' sum."""
         parts = self.program.loss
         if not parts or not batch.rows:
@@ -338,7 +372,7 @@ class GraphLearner(ArrayLearner):
         alone = all(part.kind in (COUNTED, "constant") for part in self.program.loss)
         return counts[0] if len(counts) == 1 and alone else None
 
-    def _fetch(
+    def fetch(
         self,
         purpose: str,
         names: Sequence[str],
@@ -372,7 +406,7 @@ class GraphLearner(ArrayLearner):
             self.meets = False
 
     def _ranks(self) -> int:
-        return self.world.size if "world" in self.__dict__ else 1
+        return 1 if self.world is None else self.world.size
 
     def _add(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of an array over all ranks; in answers, which ranks give each for itself, the array."""
@@ -540,10 +574,6 @@ def _arranged(ports: Any, tree: Any, what: str) -> list[np.ndarray]:
             f"{len(arrays)}. Pass one array (or column) for each."
         )
     return [port.arrange(array) for port, array in zip(places, arrays, strict=True)]
-
-
-def _losses(total: float, mass: float, rows: int) -> Losses:
-    return Losses(total, mass, rows, total, mass, 1, trace=[(total, mass)])
 
 
 def _config(message: bytes) -> Any:
