@@ -51,7 +51,7 @@ _BESIDES = (
 # Names that several modules have.
 _ESTIMATOR = ".zoo.{root}: Estimator"
 _CONTEXT = "orca.cluster.context: OrcaContext, init_orca_context, stop_orca_context"
-_PANDAS = "orca.data.pandas: read_csv, read_json, read_parquet"
+_PANDAS = "orca.data.pandas: read_json, read_parquet; .zoo.tables: read_csv"
 _HOROVOD = ".zoo.horovod: HorovodRayRunner"
 _GAN = ".tf1.tfpark.gan: GANEstimator"
 _IMAGE_SETS = ".bigdl.featuresets: DistributedImageSet, ImageSet, LocalImageSet"
