@@ -21,7 +21,7 @@ from orca.doctor import Diagnosis, Finding, examine
 from orca.doctor.examination import SURVEY_WITHIN, limited
 from orca.doctor.finding import advice, error, ok, summary, warn, without_secrets
 from orca.errors import ArgumentError, OrcaError
-from orca.registry import BACKENDS, backend_of
+from orca.registry import backend_names, backend_of
 
 GOOD, BAD, WRONG, INTERRUPTED = 0, 1, 2, 130
 STOP_WITHIN = 30.0
@@ -165,7 +165,7 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     add("num_nodes", type=count, default=1, help="nodes")
     add("memory", type=memory, default="2g", help="memory per node, as 2g")
     add("workers_per_node", type=count, default=1, help="as for the Estimator")
-    add("backend", choices=sorted(BACKENDS), default="spark", help="as for the Estimator")
+    add("backend", choices=backend_names(), default="spark", help="as for the Estimator")
     add("data", help="where the data lies: its size is compared with disks and memory")
     add("model_dir", help="where checkpoints would go")
     add("conf", action=_Conf, nargs="+", default={}, metavar="NAME=VALUE", help="settings of Spark; may be repeated")

@@ -20,7 +20,6 @@ SYNCS = {
     "replicated": "every rank holds the model; gradients are averaged while they are computed",
     "sharded": "every rank updates its slice of the weights and holds that slice of the optimizer's state",
     "fully sharded": "weights, gradients and optimizer state are cut among the ranks (FSDP2)",
-    "horovod": "every rank holds the model; Horovod averages the gradients",
 }
 
 
