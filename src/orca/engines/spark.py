@@ -6,7 +6,6 @@ Only the DataFrame API is used, so that it works through Spark Connect too, wher
 from __future__ import annotations
 
 import pickle
-import re
 import socket
 import time
 import uuid
@@ -54,7 +53,7 @@ from orca.core.engine import (
 )
 from orca.core.source import Shards
 from orca.core.world import Peer
-from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
+from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, recorded_in
 from orca.monitor.background import beside
 from orca.monitor.failures import carried_by, carrier_of, made_by_user
 from orca.monitor.hub import Hub
@@ -247,8 +246,7 @@ class SparkEngine:
             )
         if (reported := carried_by(text)) is not None:
             return reported.error()
-        match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
-        return (made_by_user(text) or error) if match is None else DataError(match[1])
+        return recorded_in(text) or made_by_user(text) or error
 
 
 def _inheriting(session: SparkSession, work: Callable[[], None]) -> Callable[[], None]:

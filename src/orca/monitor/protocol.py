@@ -53,7 +53,7 @@ class Log(NamedTuple):
 # The messages besides Log, Beat and EpochEnd. From a rank:
 Hello = NamedTuple("Hello", [("host", str)])  # the first message after the handshake
 Gather = NamedTuple("Gather", [("round", int), ("text", str)])
-Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool), ("word", str)])
+Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool), ("word", str), ("code", str)])
 Stack = NamedTuple("Stack", [("text", str)])
 Memory = NamedTuple("Memory", [("resident", int), ("limit", int)])  # bytes it holds, and may hold
 Bye = NamedTuple("Bye", [])  # a clean end
