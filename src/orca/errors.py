@@ -76,7 +76,7 @@ class KnownArguments:
         if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
             raise ArgumentError(
                 f"{cls.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(names) or 'none'}.",
-                code="unknown-argument",
+                code="unknown-option",
             )
         return super().__new__(cls)
 

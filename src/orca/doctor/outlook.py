@@ -11,8 +11,9 @@ from orca.core.learner import Learner
 from orca.core.source import Extent, Source
 from orca.core.state import State
 from orca.doctor.examination import CHECK_WITHIN, Case, examined, limited
-from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, summary, table, warn
+from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, summary, warn
 from orca.errors import OrcaError
+from orca.report.html import table
 from orca.rows.tree import flatten
 from orca.storage.files import filesystem
 
@@ -58,7 +59,7 @@ class Explanation:
         return f"{self.outlook}\n\n{self.diagnosis}"
 
     def _repr_html_(self) -> str:
-        return table(self.outlook.lines) + self.diagnosis._repr_html_()
+        return table(self.outlook.lines, style="text-align:left") + self.diagnosis._repr_html_()
 
 
 def explain(
