@@ -507,21 +507,23 @@ def held(session: Any) -> int:
     return sum(place.held for place in places if isinstance(place, RayOnSpark) and place.session is session)
 
 
-def free_slots(session: SparkSession) -> int | None:
-    """Return how many barrier tasks can run at once beside a Ray on this Spark; None where nobody tells."""
-    width = _spark.slots(session)
-    return None if width is None else width - held(session)
+def free_slots(session: SparkSession, wanted: int = 0) -> int | None:
+    """Return how many barrier tasks can run at once beside a Ray on this Spark; None if nobody tells.
 
+    Args:
+        session: The session of Spark.
+        wanted: How many are needed: for some seconds, executors that are still starting are waited for.
+    """
 
-def wait_for_slots(session: SparkSession, count: int, seconds: float) -> int | None:
-    """Return the free slots once there are as many as wanted, or this time is over: executors may be starting."""
+    def free() -> int | None:
+        width = _spark.slots(session)
+        return None if width is None else width - held(session)
 
     def enough() -> bool:
-        free = free_slots(session)
-        return free is None or free >= count
+        return (now := free()) is None or now >= wanted
 
-    wait_until(enough, seconds, every=0.2)
-    return free_slots(session)
+    wait_until(enough, 0.0 if _spark.is_local(session) else SLOT_PATIENCE, every=0.2)
+    return free()
 
 
 def _store(options: SessionOptions, executor_memory: str | None) -> int | None:

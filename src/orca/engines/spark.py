@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
 from orca.cluster.news import wait_until
-from orca.cluster.ray import SLOT_PATIENCE, wait_for_slots
+from orca.cluster.ray import free_slots
 from orca.cluster.spark import (
     DYNAMIC,
     active_session,
@@ -182,7 +182,7 @@ class SparkEngine:
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
-        free = wait_for_slots(self.session, self.workers, 0.0 if is_local(self.session) else SLOT_PATIENCE)
+        free = free_slots(self.session, self.workers)
         if free is not None and free < self.workers:
             raise TooFewSlots(
                 f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at "
