@@ -1,4 +1,7 @@
-"""HTML: a run as HTML. Owns its text and looks: one file, no network, readable in light and dark."""
+"""HTML: a run as HTML. Owns its text and looks: one file, no network, readable in light and dark.
+
+Plain string formatting: a template engine would save about 30 lines and be one more dependency.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A step that draws random numbers draws those of an image from its seed and the image itself: the same on any number of
 workers, in any order of the rows. Files are decoded by Pillow; sizes are changed by torch, as OpenCV would.
+
+Not torchvision or kornia: results must equal those of the older system bit by bit.
 """
 
 from __future__ import annotations

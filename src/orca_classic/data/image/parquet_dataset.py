@@ -1,6 +1,8 @@
 """ParquetDataset: rows of images, arrays and values in Parquet. Owns its folder, `chunk=<i>/` and `_orca_metadata`.
 
 A dataset is written whole or not at all. It is read by blocks, and by rank: each reads its own rows.
+
+Not petastorm, which does not run with the pyarrow of today.
 """
 
 from __future__ import annotations
