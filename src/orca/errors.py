@@ -208,10 +208,9 @@ def recorded_in(text: str) -> OrcaError | None:
     """Return the error of ours that a task of Spark raised, from the text of Spark's error; None if it has none."""
     try:
         (word, code, *message), _ = json.JSONDecoder().raw_decode(text.partition(RECORD)[2])
-        kind = _KINDS[word]
-    except (ValueError, KeyError):
+    except ValueError:
         return None
-    return kind(*message, code=code)
+    return _KINDS.get(word, OrcaError)(*message, code=code)
 
 
 def code_of(error: BaseException) -> str:

@@ -43,7 +43,7 @@ from orca.cluster.words import checked_cores
 from orca.core.arguments import refuse_unknown
 from orca.core.reuse import SINGLE_USE
 from orca.core.units import size_of
-from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near
+from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near, recorded_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -398,7 +398,7 @@ class RayNode:
         try:
             node.wait()
             words = _last_line(path.read_text(errors="replace"))
-            raise RuntimeError(f"a node on {socket.gethostname()} ended: {words}")
+            raise OrcaError(f"a node on {socket.gethostname()} ended: {words}", code="ray-node-ended")
         finally:
             guard.end(node)
 
@@ -442,7 +442,7 @@ class Nodes:
             self.context.setJobGroup(self._group, "nodes of Ray", interruptOnCancel=True)
             (reason,) = self.context.parallelize([number], 1).withResources(profile).map(self.node).collect()
         except Exception as error:
-            reason = (re.findall(r"RuntimeError: (.*)", str(error)) or [str(error).partition("\n")[0]])[-1]
+            reason = str(recorded_in(str(error)) or str(error).partition("\n")[0])
         if not self._stopped:
             self.failure = reason
             log.warning("Ray on Spark lost a node: %s", reason)
