@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orca.core.loading import preload
-from orca.core.source import DataSpec, Source
 from orca.errors import ArgumentError, MissingDependency
+
+if TYPE_CHECKING:  # loads numpy, which an import of zoo or bigdl can do without
+    from orca.core.source import DataSpec, Source
 
 
 @dataclass(frozen=True)

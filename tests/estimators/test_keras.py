@@ -57,7 +57,7 @@ def estimator(**options: Any) -> KerasEstimator:
     """Return an Estimator of the classifier on two ranks."""
     if not {"model_creator", "keras_model"} & set(options):
         options["model_creator"] = classifier
-    return KerasEstimator.of(**{"backend": "local", "workers_per_node": 2, **options})
+    return KerasEstimator.from_keras(**{"backend": "local", "workers_per_node": 2, **options})
 
 
 def fitted(**options: Any) -> tuple[KerasEstimator, dict[str, Any]]:
