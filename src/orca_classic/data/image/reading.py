@@ -14,7 +14,7 @@ from orca.errors import ArgumentError, DataError
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of
 from orca_classic.data.image.coco import coco_items
-from orca_classic.data.image.schema import decode_image
+from orca_classic.data.image.decoding import decode_image
 from orca_classic.data.image.voc import VOCDatasets
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _with_label(pair: tuple[str, str | None], label_func: Callable[[str], Any] |
 def _labelled(pair: tuple[str, bytes], label_func: Callable[[str], Any] | None) -> Any:
     """Return an image, with its label, of a (path, content) pair."""
     path, content = pair
-    return (_decoded(path, content), label_func(path)) if label_func else _decoded(path, content)
+    return (decode_image(content, path), label_func(path)) if label_func else decode_image(content, path)
 
 
 def _spark_contents(file_path: Any, ending: str) -> RDD[tuple[str, bytes]]:
@@ -196,20 +196,13 @@ def _target_pair(pair: Any) -> tuple[Any, Any]:
     stem, (image, target) = pair
     if target is None:
         raise DataError(f"the image {image[0]} has no target named {stem!r}.")
-    return _decoded(*image), _decoded(*target)
-
-
-def _decoded(path: str, content: bytes) -> Any:
-    try:
-        return decode_image(content)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+    return decode_image(image[1], image[0]), decode_image(target[1], target[0])
 
 
 def _opened(path: str) -> Any:
     fs, place = filesystem(path)
     try:
-        return _decoded(path, fs.cat_file(place))
+        return decode_image(fs.cat_file(place), path)
     except FileNotFoundError:
         raise DataError(f"there is no image {path}.") from None
 
