@@ -102,7 +102,7 @@ def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None, 
         if forward:
             FORWARD[name] = forward[0]
         if signature is not None:
-            made_by = _inordered(row)
+            made_by = _in_order(row)
         else:
             parameters = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
             of_input = bool(parameters) and parameters[0].name == "x"
@@ -130,7 +130,7 @@ def table_of(x: Any) -> Any:
     return x if isinstance(x, list | tuple) else [x]
 
 
-def _inordered(function: Callable[..., Any]) -> Callable[..., Any]:
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda **arguments: function(*arguments.values())
 
 
