@@ -360,7 +360,8 @@ class TrainingEstimator(Estimator):
         self.history.about = {"backend": backend, "workers_per_node": self.workers_per_node, **self.config}
         self.history.add(history.epochs, history.traces)
         first = self._current().steps - history.steps + 1
-        course = (history.epochs, history.traces, first, [metric.name for metric in metrics])
+        lines = self._summary_lines(history.epochs, first)
+        course = (lines, history.traces, first, [metric.name for metric in metrics])
         if self._summaries is not None:
             self._summaries.write(*course)
         elif self._dated and self.model_dir and can_write():
@@ -369,6 +370,10 @@ class TrainingEstimator(Estimator):
                 self._beside.write(*course)
             except Exception as error:  # nobody asked for it: the fit is good without
                 logger.warning("no summary was written under %s: %s", self.model_dir, error)
+
+    def _summary_lines(self, lines: Sequence[dict[str, Any]], first_step: int) -> Sequence[dict[str, Any]]:
+        """Return the epochs of a fit as its summary shows them."""
+        return lines
 
     @checked
     def evaluate(

@@ -211,6 +211,17 @@ class EventFiles:
         if self.grows:
             self._sink.flush()
 
+    def add_graph(self, nodes: Iterable[tuple[str, str, Sequence[str]]]) -> None:
+        """Write a graph that TensorBoard draws: the name, the kind and the names of the inputs of each node."""
+        if self._sink is None:
+            self._begin(None)
+        from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+        graph = GraphDef()
+        for name, kind, inputs in nodes:
+            graph.node.add(name=name, op=kind, input=inputs)
+        self._write(None, graph_def=graph.SerializeToString())
+
     def flush(self) -> None:
         """Bring the events to the folder."""
         if self._sink is not None and not self.grows:

@@ -33,6 +33,7 @@ from orca_classic.data.image.schema import (
     chunks,
     decode_schema,
     encode_schema,
+    ndarray_dtype_to_dtype,
     to_columns,
     to_table,
 )
@@ -296,6 +297,17 @@ def write_mnist(image_file: str, label_file: str, output_path: str, **kwargs: An
         "label": SchemaField(FeatureType.SCALAR, DType.INT64),
     }
     rows = ({"image": image, "label": label} for image, label in zip(images, labels, strict=True))
+    ParquetDataset.write(output_path, rows, schema, **kwargs)
+
+
+def _write_ndarrays(images: np.ndarray, labels: np.ndarray, output_path: str, **kwargs: Any) -> None:
+    """Write arrays of images and labels, a row each, as a dataset of "image" and "label"; older programs call it."""
+    arrays = {"image": np.asarray(images), "label": np.asarray(labels)}
+    schema = {
+        name: SchemaField(FeatureType.NDARRAY, ndarray_dtype_to_dtype(array.dtype), array.shape[1:])
+        for name, array in arrays.items()
+    }
+    rows = ({"image": image, "label": label} for image, label in zip(*arrays.values(), strict=True))
     ParquetDataset.write(output_path, rows, schema, **kwargs)
 
 
