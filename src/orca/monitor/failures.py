@@ -7,7 +7,16 @@ import re
 import traceback
 from dataclasses import dataclass
 
-from orca.errors import DataError, OrcaError, WorkerFailed, WorkerLost, WorkerStalled, word_of, worker_failed
+from orca.errors import (
+    DataError,
+    OrcaError,
+    WorkerFailed,
+    WorkerLost,
+    WorkerPreempted,
+    WorkerStalled,
+    word_of,
+    worker_failed,
+)
 from orca.monitor.tracebacks import digest, shortened
 from orca.monitor.verbosity import is_debug
 
@@ -26,7 +35,8 @@ class Failure:
         reason: The exception's type and text, or how the process ended.
         traceback: Its traceback, or the stack of a stalled rank; "" when there is none.
         secondary: Whether it is a consequence of another rank's failure, such as a closed connection.
-        kind: "error" (it raised), "lost" (its process is gone) or "stalled" (it made no progress).
+        kind: "error" (it raised), "lost" (its process is gone), "preempted" (it had to end) or "stalled" (it made no
+            progress).
         word: The class of an error of Orca's own, such as "DataError"; "" for any other.
     """
 
@@ -44,7 +54,7 @@ class Failure:
         args = self.rank, self.host, self.reason, self.traceback, shown
         if self.kind == "error":
             return worker_failed("" if self.secondary else self.word, *args)
-        return {"lost": WorkerLost, "stalled": WorkerStalled}[self.kind](*args)
+        return {"lost": WorkerLost, "preempted": WorkerPreempted, "stalled": WorkerStalled}[self.kind](*args)
 
 
 @dataclass(frozen=True)
