@@ -29,7 +29,7 @@ help: ## show this list
 
 install: $(VENV)/.installed ## make .venv and install into it
 
-horovod: install ## build Horovod for .venv, or take it from the cache: backend="horovod" needs it
+horovod: install ## build Horovod for .venv, or take it from the cache: backend="horovod" uses it if it is there
 	$(PYTHON) tools/build_horovod.py --venv $(VENV) $(ARGS)
 
 mxnet: install ## install MXNet into .venv, which its tests need: it has wheels for Linux, and for macOS on Intel

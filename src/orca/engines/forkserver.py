@@ -6,6 +6,9 @@ user's would carry over threads, a JVM and CUDA; it runs nothing but imports, so
 
 Each rank has a channel between driver and server. The server answers on it with the rank's exit code; when the
 driver closes it, or dies, the server kills the rank.
+
+Not multiprocessing's fork server: it imports the program's `__main__` again, has one environment for all children,
+and its children outlive a killed driver.
 """
 
 from __future__ import annotations

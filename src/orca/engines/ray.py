@@ -32,7 +32,7 @@ from orca.cluster.news import wait_until
 from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
 from orca.core.reuse import Baseline
 from orca.core.source import Items, Shards
-from orca.errors import ArgumentError, TooFewSlots, WorkerLost, word_of
+from orca.errors import ArgumentError, TooFewSlots, WorkerLost, code_of, word_of
 from orca.monitor.exits import SILENT_END
 from orca.monitor.failures import Failure, reason_of
 from orca.monitor.hub import Hub
@@ -192,7 +192,7 @@ class Outcome:
             return cls(work())
         except BaseException as error:  # SystemExit, too, would end the actor without a word
             texts = reason_of(error), traceback.format_exc()
-            return cls(failure=Failure(-1, socket.gethostname(), *texts, word=word_of(error)))
+            return cls(failure=Failure(-1, socket.gethostname(), *texts, word=word_of(error), code=code_of(error)))
 
 
 # On the workers.

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
 from orca.cluster.news import wait_until
-from orca.cluster.ray import SLOT_PATIENCE, wait_for_slots
+from orca.cluster.ray import free_slots
 from orca.cluster.spark import (
     DYNAMIC,
     active_session,
@@ -54,7 +54,7 @@ from orca.core.engine import (
 )
 from orca.core.source import Shards
 from orca.core.world import Peer
-from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost
+from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost, recorded_in
 from orca.monitor.background import beside
 from orca.monitor.exits import ended
 from orca.monitor.failures import carried_by, carrier_of, made_by_user
@@ -194,7 +194,7 @@ class SparkEngine:
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
-        free = wait_for_slots(self.session, self.workers, 0.0 if is_local(self.session) else SLOT_PATIENCE)
+        free = free_slots(self.session, self.workers)
         if free is not None and free < self.workers:
             raise TooFewSlots(
                 f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at "
@@ -262,8 +262,7 @@ class SparkEngine:
             )
         if (reported := carried_by(text)) is not None:
             return reported.error()
-        match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
-        return (made_by_user(text) or error) if match is None else DataError(match[1])
+        return recorded_in(text) or made_by_user(text) or error
 
 
 class _Decommissioned:

@@ -140,7 +140,7 @@ class Estimator:
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
             metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
                 functions `(output, target)` of all rows.
-            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
+            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "local", or that of a plug-in.
             config: The argument of all creators.
             workers_per_node: Workers (ranks) on each node of the cluster.
             scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
@@ -258,8 +258,7 @@ class Estimator:
             verbose: Whether to show a progress bar in a terminal.
             workers_per_node: Workers (ranks) on each node of the cluster.
             compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
-            backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
-                given, the cluster that is up.
+            backend: "spark", "ray" ("tf2"), "local", or that of a plug-in; unless given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
             log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             model_dir: The folder for a checkpoint after every fit, and for those of checkpoint_trigger.
@@ -276,7 +275,6 @@ class Estimator:
 
         Raises:
             ArgumentError: An argument has the wrong kind.
-            MissingDependency: backend="horovod" and Horovod is not installed.
         """
         kind = _estimator_class(cls, "orca.estimators.keras:KerasEstimator", "a Keras model")
         from orca.frameworks.keras.learner import KerasLearner
@@ -289,13 +287,12 @@ class Estimator:
         if config is not None and not isinstance(config, dict):
             raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
         options = dict(config or {})
-        entry = backend_of(backend) if backend else None
+        entry = backend_of(backend, "keras") if backend else None
         learner = KerasLearner.of(
             model_creator if keras_model is None else keras_model,
             compile_args_creator,
             options,
             sync_batch_norm,
-            entry.sync if entry else "replicated",
         )
         return kind(
             learner,
@@ -350,7 +347,8 @@ class Estimator:
         from orca.estimators.training import TrainingEstimator
 
         preload_plugins()
-        return TrainingEstimator(learner, None if backend is None else backend_of(backend), **options)
+        entry = None if backend is None else backend_of(backend, learner.framework)
+        return TrainingEstimator(learner, entry, **options)
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str | None:

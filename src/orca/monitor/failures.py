@@ -8,12 +8,14 @@ import traceback
 from dataclasses import dataclass
 
 from orca.errors import (
+    RECORD,
     DataError,
     OrcaError,
     WorkerFailed,
     WorkerLost,
     WorkerPreempted,
     WorkerStalled,
+    code_of,
     word_of,
     worker_failed,
 )
@@ -38,6 +40,7 @@ class Failure:
         kind: "error" (it raised), "lost" (its process is gone), "preempted" (it had to end) or "stalled" (it made no
             progress).
         word: The class of an error of Orca's own, such as "DataError"; "" for any other.
+        code: Its code, such as "null-values"; "" for any other.
     """
 
     rank: int
@@ -47,13 +50,15 @@ class Failure:
     secondary: bool = False
     kind: str = "error"
     word: str = ""
+    code: str = ""
 
     def error(self) -> WorkerFailed:
         """Return the exception to raise for it."""
         shown = shortened(self.reason), digest(self.traceback, own=bool(self.word))
         args = self.rank, self.host, self.reason, self.traceback, shown
         if self.kind == "error":
-            return worker_failed("" if self.secondary else self.word, *args)
+            word, code = ("", "") if self.secondary else (self.word, self.code)
+            return worker_failed(word, *args, code=code)
         return {"lost": WorkerLost, "preempted": WorkerPreempted, "stalled": WorkerStalled}[self.kind](*args)
 
 
@@ -96,7 +101,8 @@ def reason_of(error: BaseException) -> str:
 
 def trace_of(error: BaseException, limit: int) -> str:
     """Return an exception's traceback, without its middle where it is longer: frames come before a long text."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    text = "".join(line for line in lines if not line.startswith(RECORD))
     return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
 
 
@@ -108,7 +114,7 @@ _REPORT = "orca report: "  # before the JSON
 def carrier_of(rank: int, host: str, error: BaseException, secondary: bool = False) -> OrcaError:
     """Return the exception whose text brings an error of a worker to the driver."""
     trace = trace_of(error, TRACE_LIMIT)
-    report = json.dumps([rank, host, reason_of(error), trace, secondary, word_of(error)])
+    report = json.dumps([rank, host, reason_of(error), trace, secondary, word_of(error), code_of(error)])
     return OrcaError(f"orca rank {rank} on {host} failed: {reason_of(error)}\n{_REPORT}{report}")
 
 
@@ -118,9 +124,9 @@ def carried_by(text: str) -> Failure | None:
     if match is None:
         return None
     try:
-        rank, host, *texts, secondary, word = json.JSONDecoder().raw_decode(text.partition(_REPORT)[2])[0]
+        rank, host, *texts, secondary, word, code = json.JSONDecoder().raw_decode(text.partition(_REPORT)[2])[0]
         reason, trace = texts
-        return Failure(int(rank), str(host), str(reason), str(trace), bool(secondary), word=str(word))
+        return Failure(int(rank), str(host), str(reason), str(trace), bool(secondary), word=str(word), code=str(code))
     except ValueError:  # a worker that its driver heard, or a text that was cut off
         return Failure(int(match[1]), match[2], match[3], text)
 

@@ -268,8 +268,8 @@ class Hub:
                 call(self.on_log, seat.rank, message)
             case EpochEnd():
                 call(self.on_epoch, seat.rank, message)
-            case protocol.Fail(reason, traceback, secondary, word):
-                self._note(Failure(seat.rank, seat.host, reason, traceback, secondary, word=word))
+            case protocol.Fail(reason, traceback, secondary, word, code):
+                self._note(Failure(seat.rank, seat.host, reason, traceback, secondary, word=word, code=code))
                 self._end(seat.rank, "failed")
                 seat.connection.send(protocol.Ack())  # acknowledged means known
             case protocol.Stack():

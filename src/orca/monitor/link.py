@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from orca.errors import ArgumentError, OrcaError, word_of
+from orca.errors import ArgumentError, OrcaError, code_of, word_of
 from orca.monitor import handshake, protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.exits import memory_limit, resident_memory
@@ -228,7 +228,8 @@ class Link:
         trace = trace_of(error, TEXT_LIMIT)
         self._post_gap()
         secondary = secondary or from_parting(error)
-        if not self._post(protocol.Fail(reason_of(error)[:LINE_LIMIT], trace, secondary, word_of(error))):
+        reason = reason_of(error)[:LINE_LIMIT]
+        if not self._post(protocol.Fail(reason, trace, secondary, word_of(error), code_of(error))):
             return False
         acks: list[Any] = []
 

@@ -2,6 +2,9 @@
 
 Files are written at any fsspec path, by the record format of tensorboard and without TensorFlow, which its own file
 writer would load where it is installed. Summaries are written on the driver, after a fit, as one complete file a part.
+
+Not tensorboardX, which writes to local folders only, or torch's SummaryWriter, which imports all of TensorFlow if it
+is installed.
 """
 
 from __future__ import annotations

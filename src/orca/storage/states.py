@@ -3,6 +3,8 @@
 The arrays of a state (torch tensors or numpy arrays) lie in safetensors files, named by their place in the payload:
 `weights.safetensors` has those of the models, `optimizer.safetensors` all others. `state.json` has everything else, and
 is written last. Loading runs no code from a file.
+
+Not torch.distributed.checkpoint: it unpickles its metadata and holds a second copy of the state in memory.
 """
 
 from __future__ import annotations

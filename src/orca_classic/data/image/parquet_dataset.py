@@ -1,13 +1,13 @@
 """ParquetDataset: rows of images, arrays and values in Parquet. Owns its folder, `chunk=<i>/` and `_orca_metadata`.
 
 A dataset is written whole or not at all. It is read by blocks, and by rank: each reads its own rows.
+
+Not petastorm, which does not run with the pyarrow of today.
 """
 
 from __future__ import annotations
 
-import gzip
 import logging
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,13 +24,13 @@ from orca.errors import ArgumentError, DataError
 from orca.rows.arrow import cut_batches
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of, refuse_foreign, remove, replacing
+from orca_classic.data.image.decoding import decode_idx, decode_image
 from orca_classic.data.image.schema import (
     DType,
     FeatureType,
     Schema,
     SchemaField,
     chunks,
-    decode_image,
     decode_schema,
     encode_schema,
     to_columns,
@@ -391,13 +391,7 @@ def _idx(path: str, dimensions: int) -> np.ndarray:
     fs, place = filesystem(path)
     if not fs.exists(place):
         raise DataError(f"No such file or directory: {path!r}. Check the path.")
-    content = fs.cat_file(place)
-    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    if content[:4] != bytes([0, 0, 8, dimensions]):
-        raise DataError(f"{path} is no IDX file of {dimensions} dimension(s) of bytes; it begins with {content[:4]!r}.")
-    header = 4 + 4 * dimensions
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return decode_idx(fs.cat_file(place), dimensions, path)
 
 
 # Formats to read

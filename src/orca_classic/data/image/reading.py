@@ -14,7 +14,7 @@ from orca.errors import ArgumentError, DataError
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of
 from orca_classic.data.image.coco import coco_items
-from orca_classic.data.image.schema import decode_image
+from orca_classic.data.image.decoding import decode_image
 from orca_classic.data.image.voc import VOCDatasets
 
 if TYPE_CHECKING:
@@ -200,20 +200,15 @@ def _target_pair(pair: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _array(path: str, content: bytes) -> np.ndarray:
-    try:
-        return np.asarray(decode_image(content))
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+    return np.asarray(decode_image(content, path))
 
 
 def _opened(path: str) -> Any:
     fs, place = filesystem(path)
     try:
-        return decode_image(fs.cat_file(place))
+        return decode_image(fs.cat_file(place), path)
     except FileNotFoundError:
         raise DataError(f"there is no image {path}.") from None
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
 
 
 def _images(file_path: Any, ending: str) -> list[str]:

@@ -53,7 +53,7 @@ def test_images_have_labels_or_targets(spark: Any, pets: Path, backend: str) -> 
 def test_what_is_no_image_is_refused(spark: Any, pets: Path, tmp_path: Path, backend: str) -> None:
     with pytest.raises(DataError, match="there is no image whose name ends with '.gif'"):
         read_images(str(pets / "images"), image_type=".gif", backend=backend)
-    with pytest.raises(DataError, match="notes.txt: 8 bytes are no image that Pillow reads"):
+    with pytest.raises(DataError, match="notes.txt is no image, or a damaged one"):
         read_images(str(pets / "images"), image_type=".txt", backend=backend)
     (tmp_path / "dog0.png").write_bytes((pets / "masks" / "dog0.png").read_bytes())
     with pytest.raises(DataError, match="the image .* has no target named '(cat|dog)[1-4]'"):
