@@ -175,6 +175,13 @@ class WorkerLost(WorkerFailed):
     verb = "was lost"
 
 
+class WorkerPreempted(WorkerLost):
+    """A worker that had to end: it got SIGTERM, or its cluster takes its machine away."""
+
+    code = "worker-preempted"
+    verb = "was preempted"
+
+
 class WorkerStalled(WorkerFailed):
     """A worker that made no progress for longer than the stall limit; carries its stack."""
 

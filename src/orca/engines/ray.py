@@ -90,8 +90,10 @@ class RayEngine:
                     ]
                     return [cloudpickle.loads(result) for result in _gathered(runs, ranks, hub)]
 
-    def settle(self) -> None:
-        """Return at once: seats are asked for anew."""
+    def settle(self, seconds: float) -> bool:
+        """Wait until there are CPUs for all workers; their places are reserved in the next run."""
+        wait_until(lambda: _all_cpus(_nodes()) >= self.workers, seconds)
+        return _all_cpus(_nodes()) > 0
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece alone, as Ray tasks on the same seats that ranks would have."""
@@ -268,8 +270,12 @@ def _is_here(nodes: list[dict[str, Any]]) -> bool:
 
 def _check_room(nodes: list[dict[str, Any]], workers: int) -> None:
     """Refuse at once a run that could not start even if the cluster were empty."""
-    if workers > sum(int(node["Resources"].get("CPU", 0)) for node in nodes):
+    if workers > _all_cpus(nodes):
         raise _too_few(workers)
+
+
+def _all_cpus(nodes: list[dict[str, Any]]) -> int:
+    return sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
 
 
 def _cpus() -> tuple[float, float]:

@@ -21,6 +21,7 @@ from orca.errors import ArgumentError, NotSupported, OrcaError
 from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, load, preload_plugins
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
+from orca.storage.retries import STORAGE_TIMEOUT
 
 if TYPE_CHECKING:
     from orca.estimators.keras import KerasEstimator
@@ -113,6 +114,8 @@ class Estimator:
         seed: int | None = None,
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
+        storage_timeout: float = STORAGE_TIMEOUT,
+        return_timeout: float = 60.0,
         threads_per_worker: int | None = None,
         precision: str | None = None,
         accumulate: int = 1,
@@ -154,6 +157,8 @@ class Estimator:
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
                 what for.
+            storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
+            return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
                 else a node's cores shared among its workers.
             precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
@@ -207,7 +212,16 @@ class Estimator:
             workers_per_node=workers_per_node,
             model_dir=model_dir,
             seed=TorchLearner.default_seed() if seed is None else natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver, start_timeout),
+            settings=Settings(
+                stall_timeout,
+                use_tqdm,
+                threads,
+                log_level,
+                log_to_driver,
+                start_timeout,
+                storage_timeout=storage_timeout,
+                return_timeout=return_timeout,
+            ),
             sync_stats=sync_stats,
         )
 
@@ -230,6 +244,8 @@ class Estimator:
         seed: int = 0,
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
+        storage_timeout: float = STORAGE_TIMEOUT,
+        return_timeout: float = 60.0,
         threads_per_worker: int | None = None,
     ) -> KerasEstimator:
         """Make an Estimator of a Keras model, version 3 (on TensorFlow) or 2 (tf_keras).
@@ -252,6 +268,8 @@ class Estimator:
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
                 what for.
+            storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
+            return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
                 else a node's cores shared among its workers.
 
@@ -289,6 +307,8 @@ class Estimator:
                 threads_per_worker or threads_asked_for(),
                 log_to_driver=log_to_driver,
                 start_timeout=start_timeout,
+                storage_timeout=storage_timeout,
+                return_timeout=return_timeout,
             ),
         )
 

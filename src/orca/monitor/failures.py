@@ -13,6 +13,7 @@ from orca.errors import (
     OrcaError,
     WorkerFailed,
     WorkerLost,
+    WorkerPreempted,
     WorkerStalled,
     code_of,
     word_of,
@@ -36,7 +37,8 @@ class Failure:
         reason: The exception's type and text, or how the process ended.
         traceback: Its traceback, or the stack of a stalled rank; "" when there is none.
         secondary: Whether it is a consequence of another rank's failure, such as a closed connection.
-        kind: "error" (it raised), "lost" (its process is gone) or "stalled" (it made no progress).
+        kind: "error" (it raised), "lost" (its process is gone), "preempted" (it had to end) or "stalled" (it made no
+            progress).
         word: The class of an error of Orca's own, such as "DataError"; "" for any other.
         code: Its code, such as "null-values"; "" for any other.
     """
@@ -57,7 +59,7 @@ class Failure:
         if self.kind == "error":
             word, code = ("", "") if self.secondary else (self.word, self.code)
             return worker_failed(word, *args, code=code)
-        return {"lost": WorkerLost, "stalled": WorkerStalled}[self.kind](*args)
+        return {"lost": WorkerLost, "preempted": WorkerPreempted, "stalled": WorkerStalled}[self.kind](*args)
 
 
 @dataclass(frozen=True)

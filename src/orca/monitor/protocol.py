@@ -58,14 +58,21 @@ Gather = NamedTuple("Gather", [("round", int), ("text", str)])
 Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool), ("word", str), ("code", str)])
 Stack = NamedTuple("Stack", [("text", str)])
 Memory = NamedTuple("Memory", [("resident", int), ("limit", int)])  # bytes it holds, and may hold
+Leaving = NamedTuple("Leaving", [("reason", str)])  # its process has to end
+Limit = NamedTuple("Limit", [("step", int)])  # it will not pass this step without a Stop; see stopping.py
 Bye = NamedTuple("Bye", [])  # a clean end
 # From the hub:
 Ack = NamedTuple("Ack", [])  # the rank is welcome, or its error is known
 Gathered = NamedTuple("Gathered", [("round", int), ("texts", list[str]), ("obstacle", str)])
 Ask = NamedTuple("Ask", [])  # for the stack
+AskLimit = NamedTuple("AskLimit", [("interrupted", bool)])
+Stop = NamedTuple("Stop", [("step", int), ("rank", int), ("host", str), ("reason", str), ("interrupted", bool)])
 Abort = NamedTuple("Abort", [("reason", str)])  # end the process; as the answer to Hello, a refusal
 
-_KINDS = (Beat, EpochEnd, Log, Hello, Gather, Fail, Stack, Memory, Bye, Ack, Gathered, Ask, Abort)
+_KINDS = (
+    *(Beat, EpochEnd, Log, Hello, Gather, Fail, Stack, Memory, Leaving, Limit, Bye),
+    *(Ack, Gathered, Ask, AskLimit, Stop, Abort),
+)
 MESSAGES = {kind.__name__: kind for kind in _KINDS}
 FIELDS = {name: tuple(get_type_hints(kind).values()) for name, kind in MESSAGES.items()}
 
