@@ -1,26 +1,22 @@
-"""Refusals: errors of tasks on the driver. Owns which of them are raised in their own words, and shown once."""
+"""Refusals: errors of tasks on the driver. Owns which of them are raised as they were in the task, and shown once."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from orca.errors import DataError, OrcaError
+from orca.errors import DataError, OrcaError, recorded_in
 from orca.monitor.failures import TRACE_LIMIT, reason_of, trace_of
 from orca.monitor.spark_logs import muted
 from orca.monitor.tracebacks import digest, shortened
 from orca.monitor.verbosity import is_debug
 
-# In the text of an engine's error: our own code's refusal.
-_REFUSAL = re.compile(r"orca\.errors\.DataError: (.*?)(?=\n SQLSTATE|\n\n|\n\tat |\Z)", re.DOTALL)
-
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Raise the refusals of Spark's and Ray's tasks in their own words, which Spark does not log meanwhile.
+    """Raise the refusals of Spark's and Ray's tasks as they were there; Spark does not log them meanwhile.
 
     Raises:
         DataError: A task raised it.
@@ -28,10 +24,13 @@ def refused() -> Iterator[None]:
     try:
         with muted(_spark_context()):
             yield
+    except DataError as error:
+        cause = error.args[0] if error.args else None
+        raise (cause if isinstance(cause, DataError) else error) from None  # Ray raises its own error around it
     except Exception as error:
-        ours = _REFUSAL.search(str(error))
-        if ours:
-            raise DataError(ours[1].strip()) from None
+        refusal = recorded_in(str(error))
+        if isinstance(refusal, DataError):
+            raise refusal from None
         raise
 
 
@@ -44,8 +43,8 @@ def failed_function(call: str, error: Exception) -> Exception:
     """
     if isinstance(error, OrcaError) or is_debug():
         return error
-    text = f"{call}: the function failed: {shortened(reason_of(error))}\n{digest(trace_of(error, TRACE_LIMIT))}"
-    return DataError(re.sub(r"\n\s*\n", "\n", text))  # a blank line is the end of a refusal in an engine's text
+    trace = digest(trace_of(error, TRACE_LIMIT))
+    return DataError(f"{call}: the function failed: {shortened(reason_of(error))}\n\n{trace}")
 
 
 def _spark_context() -> Any:

@@ -93,7 +93,8 @@ class Verbs:
         """
         from orca.data import parquet
 
-        parquet.save(self.rdd, path)
+        with refused():
+            parquet.save(self.rdd, path)
         return self
 
     def num_partitions(self) -> int:
@@ -543,7 +544,8 @@ class SharedValue:
 
 def _applied(shard: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
-        return func(shard, *(arg.value if isinstance(arg, SharedValue) else arg for arg in args))
+        # A subclass goes as it is.
+        return func(shard, *(arg.value if type(arg) is SharedValue else arg for arg in args))
     except Exception as error:
         raise failed_function("transform_shard", error) from None
 

@@ -318,3 +318,14 @@ def test_chunks_become_shards(spark: Any, dataset: str) -> None:
 
     assert [row["label"] for row in ParquetDataset._read_as_dict_rdd(dataset).collect()] == list(range(11))
     assert shards.transform_shard(height).collect() == [[4] * 4, [4] * 4, [4] * 3]
+
+
+def test_arrays_of_images_and_labels_are_written_by_their_older_name(tmp_path: Path) -> None:
+    from bigdl.orca.data.image.parquet_dataset import _write_ndarrays
+
+    images = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    for labels in (np.arange(3), np.arange(6.0).reshape(3, 2)):
+        _write_ndarrays(images, labels, str(tmp_path / "rows"))
+        rows = list(ParquetDataset.read_as_torch(str(tmp_path / "rows")))
+        np.testing.assert_array_equal([row["image"] for row in rows], images)
+        np.testing.assert_array_equal([row["label"] for row in rows], labels)
