@@ -18,7 +18,7 @@ from orca.core.learner import FitPlan, Learner
 from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
 from orca.core.source import DEFAULT_BATCH, DataSpec, Shards, Source
-from orca.core.state import STOPPED, STOPPING, OutputSpec, State
+from orca.core.state import STOPPED, STOPPING, OutputSpec, Position, State
 from orca.core.triggers import EveryEpoch, trigger_of, watches_score
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
@@ -318,10 +318,13 @@ class TrainingEstimator(Estimator):
 
     def _read(self, path: str) -> State:
         """Return a saved state; one under model_dir that may be too large to travel tells its path."""
-        from orca.storage.states import load_state
+        from orca.storage.states import load_state, readable
 
         in_place = self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")
         state = load_state(path, self.learner.framework, mapped=bool(in_place))
+        with readable(path):
+            if state.position is not None:
+                Position.from_json(state.position)
         return replace(state, path=path) if in_place else state
 
     def _run_through(
@@ -616,7 +619,10 @@ class TrainingEstimator(Estimator):
 
     def _take(self, state: State, name: str) -> None:
         """Begin with this state from now on, where it fits the model: a new fit, not one that was interrupted."""
-        self.learner.check_state(state, name)
+        from orca.storage.states import readable
+
+        with readable(name):
+            self.learner.check_state(state, name)
         self._state = state.settled()
 
     def _learn_rows(self, row: OutputSpec | None, output: OutputSpec | None) -> None:

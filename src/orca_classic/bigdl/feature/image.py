@@ -120,7 +120,7 @@ def decoded(data: bytes, codec: int = -1, name: str = "an image") -> np.ndarray:
     try:
         image = Image.open(io.BytesIO(data))
         image.load()
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{name} is no image, or a damaged one: {error}. Take it out of the folder.") from error
     mode = {0: "L", 1: "RGB"}.get(codec)
     if mode is None:  # as it is, in one of the kinds that an image column has
