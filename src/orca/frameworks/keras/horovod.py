@@ -27,7 +27,7 @@ class HorovodWorld:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rank, self.size, self.host = world.rank, world.size, world.host
-        self.local_rank, self.local_size = world.local_rank, world.local_size
+        self.local_rank, self.local_size, self.resources = world.local_rank, world.local_size, world.resources
         self.horovod, _ = join(world, "tensorflow")
 
     def all_gather(self, item: Any) -> list[Any]:
