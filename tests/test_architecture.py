@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "job": {"core", "errors", "rows", "monitor", "storage"},
     "data": {"core", "errors", "rows", "storage", "cluster", "sources"},  # sources: rows of Spark for other engines
     "cluster": {"core", "errors", "monitor", "storage"},
-    "doctor": {"core", "errors", "rows", "monitor", "storage", "cluster", "registry"},
+    "doctor": {"core", "errors", "rows", "monitor", "storage", "cluster", "registry", "report"},
     "report": {"core", "errors", "storage"},
     # The public names of what lies deeper.
     "metrics": {"core"},

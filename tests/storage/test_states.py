@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from enum import IntEnum
 from pathlib import Path
@@ -158,7 +159,12 @@ def test_a_broken_state_says_what_is_wrong(tmp_path: Path) -> None:
     refused("cannot be read as safetensors: .*Is it complete")
     (path / "weights.safetensors").unlink()
     refused("damaged or not complete: FileNotFoundError.*Save it again")
+    (path / "weights.safetensors").write_bytes(weights[:-1] + b"!")
+    refused("weights.safetensors is damaged: its content is not what was written")
     (path / "weights.safetensors").write_bytes(weights)
+    (path / "state.json").write_text(about.replace('"some"', '"same"'))
+    refused("state.json is damaged: its content is not what was written")
+    about = re.sub(r'"checksum": \d+, ', "", about)  # as older states are
     for changed, words in (
         (about.replace('"0/w"', '"0/v"'), "damaged or not complete: KeyError"),
         (about[:20], "damaged or not complete: JSONDecodeError"),
@@ -200,7 +206,7 @@ def test_nonsense_in_a_state_is_an_error_that_names_it(tmp_path: Path, before: s
     path = tmp_path / "state"
     state = State(3, 17, {"models": [], "lr": 0.5}, OutputSpec((("float32", (1,)),)))
     save_state(state, str(path), "some")
-    about = json.dumps(json.loads((path / "state.json").read_text()))
+    about = re.sub(r'"checksum": \d+, ', "", (path / "state.json").read_text())
     before = before.replace('"lr": ', '"lr", ') if before not in about else before
     assert before in about, about
     (path / "state.json").write_text(about.replace(before, after))

@@ -20,7 +20,7 @@ import cloudpickle
 from orca.core.processor import protect_from_amx
 from orca.core.resources import NO_LIMIT, Grant, cpus_of
 from orca.core.source import Open, Rows, Shards
-from orca.core.units import check_seconds
+from orca.core.units import check_seconds, not_negative
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError, OrcaError, WorkerFailed
 from orca.monitor import verbosity
@@ -30,10 +30,12 @@ from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 from orca.monitor.progress import Progress
 from orca.monitor.protocol import Ticket
+from orca.monitor.stopping import stopping_on_signals
 from orca.monitor.waiting import waiting
 from orca.monitor.worker_logs import Echo, speaking
 from orca.rows.spool import spool_folder
 from orca.storage import hdfs
+from orca.storage.retries import STORAGE_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ class Settings:
         log_level: Level of the ranks' root logger while the job runs.
         log_to_driver: Whether the output and log records of ranks appear on the driver, tagged by rank.
         start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs the reason.
+        storage_timeout: Seconds for which storage of checkpoints that fails is tried again.
+        return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
         bar: Whether progress may be a bar; else there is a line for each epoch in a terminal as well.
     """
 
@@ -61,10 +65,14 @@ class Settings:
     log_to_driver: bool = True
     start_timeout: float = 0.0
     bar: bool = True
+    storage_timeout: float = STORAGE_TIMEOUT
+    return_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("stall_timeout", "start_timeout"):
             check_seconds(getattr(self, name), name, no_limit=0)
+        for name in ("storage_timeout", "return_timeout"):
+            not_negative(getattr(self, name), name)
 
     def or_threads(self, threads: int) -> Settings:
         """Return these settings, with so many threads unless they say how many."""
@@ -84,8 +92,15 @@ class Engine(Protocol):
     def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
         """Run a job on all ranks together; results in rank order, or one WorkerFailed that names the rank."""
 
-    def settle(self) -> None:
-        """Return when the cluster knows of a worker that was lost in the last run, so that another run may begin."""
+    def settle(self, seconds: float) -> bool:
+        """Wait until the cluster knows of a worker that was lost in the last run and has room for all of them again.
+
+        Args:
+            seconds: How long lost workers may take to come back.
+
+        Returns:
+            Whether the cluster has room for any worker.
+        """
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece alone, in any order; results in the order of the pieces."""
@@ -123,6 +138,7 @@ def dispatch(
                 workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line, on_epoch=echo.epoch
             ) as hub,
             waiting(hub, settings.start_timeout, room),
+            stopping_on_signals(hub),
         ):
             environment = tuple(hdfs.environment().items())
             yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment, verbosity.verbosity()), hub
@@ -185,6 +201,7 @@ def run_rank(
         with (
             link.heartbeat.current(),
             link.reporting_crashes(),
+            link.leaving_in_order(),
             speaking(link, settings.log_level, settings.log_to_driver),
         ):
             if protection:

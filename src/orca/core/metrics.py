@@ -1,17 +1,17 @@
 """Metrics: how good a model is, exact over ranks for any split of the rows. Owns their counts, and merging.
 
-A metric counts batches (``update``), tells the value over all of them (``compute``) and can be called, as those of
-torchmetrics: ``accuracy(output, target)`` counts a batch and returns the value of that batch. Ranks count with metrics
-of their own (``start``); their counts (``state``) are put together (``merge``). A metric keeps sums or, where it is
-no function of sums, the rows themselves; never means.
-
+A metric counts batches (``update``), returns the value over all of them (``compute``) and can be called, as those of
+torchmetrics. Ranks count with metrics of their own (``start``); their counts (``state``) are put together (``merge``).
+A metric keeps sums or, if it is no function of sums, the rows themselves; never means. Over no rows the value is nan.
 A metric that compares probabilities must know whether outputs are some. The loss says it if it is known (``resolved``):
 then logits are cut at 0. Else outputs outside [0, 1] are refused, unless the user gave a threshold.
 
 Outputs and targets are torch tensors, or arrays, which become tensors here. Sums stay on the tensors' device, and
 ``update`` never waits for it; rows that are kept go to this machine's memory at once. Of a model with several outputs
 a metric sees the first, and the first target; a CustomizedMetric gets everything.
-The value over no rows at all is nan.
+
+Not torchmetrics: its metrics need the number of classes before the first batch, sum regressions in float32, and
+communicate within `compute`; these return float64 sums, which travel with the step's own exchange.
 """
 
 from __future__ import annotations

@@ -69,8 +69,9 @@ class DataSpec:
         weighted: Whether rows come with weights; always where a column of them is named.
         numbers: Whether the model takes numbers alone, no texts and no dates.
         steps: How many batches of data that comes in batches predict answers; None for all.
-        vectors: Whether Spark gets 1-D predictions as ML vectors, and dicts of them as structs: else arrays, a column
-            each.
+        vectors: Whether Spark gets 1-D predictions as ML vectors, several of them as an array, and dicts of them as
+            structs: else arrays, a column each.
+        unit_columns: Whether a column of numbers in a Ray Dataset is a feature of the shape (rows, 1), not (rows,).
         readers: For columns of a Spark DataFrame, functions `(arrow column, name)` that return the arrays of its rows,
             where they are not just its numbers.
     """
@@ -86,6 +87,7 @@ class DataSpec:
     numbers: bool = False
     steps: int | None = None
     vectors: bool = False
+    unit_columns: bool = False
     readers: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

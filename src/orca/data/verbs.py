@@ -90,7 +90,8 @@ class Verbs:
         """
         from orca.data import parquet
 
-        parquet.save(self.rdd, path)
+        with refused():
+            parquet.save(self.rdd, path)
         return self
 
     def num_partitions(self) -> int:
@@ -531,7 +532,8 @@ class SharedValue:
 
 
 def _applied(shard: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    return func(shard, *(arg.value if isinstance(arg, SharedValue) else arg for arg in args))
+    # A subclass goes as it is.
+    return func(shard, *(arg.value if type(arg) is SharedValue else arg for arg in args))
 
 
 def _refusal(shard: Any, key: Any) -> str | None:

@@ -45,7 +45,7 @@ from orca.core.engine import (
 from orca.core.resources import Grant
 from orca.core.reuse import Baseline
 from orca.core.source import Items, Shards
-from orca.errors import ArgumentError, TooFewSlots, WorkerLost, word_of
+from orca.errors import ArgumentError, TooFewSlots, WorkerLost, code_of, word_of
 from orca.monitor.exits import SILENT_END
 from orca.monitor.failures import Failure, reason_of
 from orca.monitor.hub import Hub
@@ -105,8 +105,10 @@ class RayEngine:
                     ]
                     return [cloudpickle.loads(result) for result in _gathered(runs, ranks, hub)]
 
-    def settle(self) -> None:
-        """Return at once: seats are asked for anew."""
+    def settle(self, seconds: float) -> bool:
+        """Wait until there are CPUs for all workers; their places are reserved in the next run."""
+        wait_until(lambda: _all_cpus(_nodes()) >= self.workers, seconds)
+        return _all_cpus(_nodes()) > 0
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece alone, as Ray tasks on the same seats that ranks would have."""
@@ -197,7 +199,7 @@ class Outcome:
             return cls(work())
         except BaseException as error:  # SystemExit, too, would end the actor without a word
             texts = reason_of(error), traceback.format_exc()
-            return cls(failure=Failure(-1, socket.gethostname(), *texts, word=word_of(error)))
+            return cls(failure=Failure(-1, socket.gethostname(), *texts, word=word_of(error), code=code_of(error)))
 
 
 # On the workers.
@@ -290,8 +292,12 @@ def _threads_of_environment() -> int:
 
 def _check_room(nodes: list[dict[str, Any]], workers: int) -> None:
     """Refuse at once a run that could not start even if the cluster were empty."""
-    if workers > sum(int(node["Resources"].get("CPU", 0)) for node in nodes):
+    if workers > _all_cpus(nodes):
         raise _too_few(workers)
+
+
+def _all_cpus(nodes: list[dict[str, Any]]) -> int:
+    return sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
 
 
 def _cpus() -> tuple[float, float]:

@@ -22,6 +22,7 @@ from orca.errors import ArgumentError, NotSupported, OrcaError
 from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, load, preload_plugins
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
+from orca.storage.retries import STORAGE_TIMEOUT
 
 if TYPE_CHECKING:
     from orca.estimators.keras import KerasEstimator
@@ -114,6 +115,8 @@ class Estimator:
         seed: int | None = None,
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
+        storage_timeout: float = STORAGE_TIMEOUT,
+        return_timeout: float = 60.0,
         threads_per_worker: int | None = None,
         precision: str | None = None,
         accumulate: int = 1,
@@ -138,7 +141,7 @@ class Estimator:
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
             metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
                 functions `(output, target)` of all rows.
-            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
+            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "local", or that of a plug-in.
             config: The argument of all creators.
             workers_per_node: Workers (ranks) on each node of the cluster.
             scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
@@ -155,6 +158,8 @@ class Estimator:
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
                 what for.
+            storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
+            return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
             threads_per_worker: Threads of a worker's arithmetic. By default OMP_NUM_THREADS, as `spark.executorEnv` or
                 this program has it, else the worker's share of the CPUs that its process, cgroup and executor may use.
             precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
@@ -208,7 +213,14 @@ class Estimator:
             model_dir=model_dir,
             seed=TorchLearner.default_seed() if seed is None else natural("seed", seed),
             settings=Settings(
-                stall_timeout, use_tqdm, threads_per_worker or 0, log_level, log_to_driver, start_timeout
+                stall_timeout,
+                use_tqdm,
+                threads_per_worker or 0,
+                log_level,
+                log_to_driver,
+                start_timeout,
+                storage_timeout=storage_timeout,
+                return_timeout=return_timeout,
             ),
             sync_stats=sync_stats,
         )
@@ -232,6 +244,8 @@ class Estimator:
         seed: int = 0,
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
+        storage_timeout: float = STORAGE_TIMEOUT,
+        return_timeout: float = 60.0,
         threads_per_worker: int | None = None,
     ) -> KerasEstimator:
         """Make an Estimator of a Keras model, version 3 (on TensorFlow) or 2 (tf_keras).
@@ -244,8 +258,7 @@ class Estimator:
             verbose: Whether to show a progress bar in a terminal.
             workers_per_node: Workers (ranks) on each node of the cluster.
             compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
-            backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
-                given, the cluster that is up.
+            backend: "spark", "ray" ("tf2"), "local", or that of a plug-in; unless given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
             log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             model_dir: The folder for a checkpoint after every fit, and for those of checkpoint_trigger.
@@ -255,12 +268,13 @@ class Estimator:
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
                 what for.
+            storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
+            return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
             threads_per_worker: Threads of a worker's arithmetic. By default OMP_NUM_THREADS, as `spark.executorEnv` or
                 this program has it, else the worker's share of the CPUs that its process, cgroup and executor may use.
 
         Raises:
             ArgumentError: An argument has the wrong kind.
-            MissingDependency: backend="horovod" and Horovod is not installed.
         """
         kind = _estimator_class(cls, "orca.estimators.keras:KerasEstimator", "a Keras model")
         from orca.frameworks.keras.learner import KerasLearner
@@ -273,13 +287,12 @@ class Estimator:
         if config is not None and not isinstance(config, dict):
             raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
         options = dict(config or {})
-        entry = backend_of(backend) if backend else None
+        entry = backend_of(backend, "keras") if backend else None
         learner = KerasLearner.of(
             model_creator if keras_model is None else keras_model,
             compile_args_creator,
             options,
             sync_batch_norm,
-            entry.sync if entry else "replicated",
         )
         return kind(
             learner,
@@ -294,6 +307,8 @@ class Estimator:
                 threads_per_worker or 0,
                 log_to_driver=log_to_driver,
                 start_timeout=start_timeout,
+                storage_timeout=storage_timeout,
+                return_timeout=return_timeout,
             ),
         )
 
@@ -332,7 +347,8 @@ class Estimator:
         from orca.estimators.training import TrainingEstimator
 
         preload_plugins()
-        return TrainingEstimator(learner, None if backend is None else backend_of(backend), **options)
+        entry = None if backend is None else backend_of(backend, learner.framework)
+        return TrainingEstimator(learner, entry, **options)
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str | None:

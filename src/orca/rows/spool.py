@@ -2,6 +2,9 @@
 
 A row keeps all its numbers side by side, so that it costs one page fault however many columns it has. Texts lie in a
 second file, and the row says where. The files have no names: nothing is left behind, whatever happens.
+
+Not `datasets.Dataset.from_spark` or Lance: the first writes to a shared folder, the second is a format, not a cache
+that follows a running job.
 """
 
 from __future__ import annotations

@@ -3,11 +3,14 @@
 The arrays of a state (torch tensors or numpy arrays) lie in safetensors files, named by their place in the payload:
 `weights.safetensors` has those of the models, `optimizer.safetensors` all others. `state.json` has everything else, and
 is written last. Loading runs no code from a file.
+
+Not torch.distributed.checkpoint: it unpickles its metadata and holds a second copy of the state in memory.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -28,6 +31,7 @@ from orca.storage.state import OutputSpec, State
 WEIGHTS, OTHERS = "weights.safetensors", "optimizer.safetensors"
 FILES = {WEIGHTS, OTHERS, MARKER}
 _FORMAT = 2
+_CHECKSUM = "checksum"
 _INSTEAD = "Leave it out; a torch model may be saved to a path that ends in .pt."
 _MOST_STEPS = 1 << 53
 _LARGEST_ROW = 1 << 36  # bytes of a head of a model, for a row
@@ -75,7 +79,8 @@ def save_state(state: State, path: str, framework: str) -> None:
     for name, spec in (("input", state.input), ("output", state.output)):
         about[name] = spec and (spec.heads, _pack(spec.structure, arrays[OTHERS], name))
     contents: dict[str, Any] = {name: tensor_file(tensors) for name, tensors in arrays.items()}
-    write(path, contents | {MARKER: json.dumps(about).encode()}, FILES)
+    checksum = zlib.crc32(json.dumps(about).encode())
+    write(path, contents | {MARKER: json.dumps({_CHECKSUM: checksum, **about}).encode()}, FILES)
 
 
 def is_state(path: str) -> bool:
@@ -100,6 +105,9 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
         raise ArgumentError(f"the folder {path} holds no saved model: there is no {MARKER} in it.")
     with readable(path):
         about = json.loads(fs.cat_file(f"{place}/{MARKER}"))
+        checksum = about.pop(_CHECKSUM, None)  # older states have none
+        if checksum is not None and checksum != zlib.crc32(json.dumps(about).encode()):
+            raise _damaged(f"{path}/{MARKER}")
         if about["format"] != _FORMAT:
             raise ArgumentError(f"{path} was saved in format {about['format']}. Load it with the orca that saved it.")
         for name in ("epoch", "steps"):
@@ -133,7 +141,12 @@ def load_tensors(fs: Any, place: str, path: str, mapped: bool = False) -> dict[s
     """
     try:
         if not mapped:
-            return load_bytes(fs.cat_file(place))
+            content = fs.cat_file(place)
+            loaded: dict[str, torch.Tensor] = load_bytes(content)
+            about = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
+            if about.get(_CHECKSUM, str(_checksum(loaded))) != str(_checksum(loaded)):
+                raise _damaged(f"{path}/{place.rpartition('/')[2]}")
+            return loaded
         with here(fs, place) as file:
             tensors: dict[str, torch.Tensor] = load_file(file)  # mapped: the file may lose its name
             return tensors
@@ -146,11 +159,25 @@ def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None =
 
     def write_to(file: str) -> None:
         try:
-            save_file(_contiguous(tensors), file, about)
+            pieces = _contiguous(tensors)
+            save_file(pieces, file, (about or {}) | {_CHECKSUM: str(_checksum(pieces))})
         except KeyError as error:
             raise _unwritten(error.args[0]) from error
 
     return write_to
+
+
+def _checksum(tensors: dict[str, torch.Tensor]) -> int:
+    """Return a checksum of names, types, shapes and bytes: safetensors itself checks lengths alone."""
+    total = 0
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).cpu().numpy().data, total)
+    return total
+
+
+def _damaged(path: str) -> ArgumentError:
+    return ArgumentError(f"{path} is damaged: its content is not what was written. Take another checkpoint or copy.")
 
 
 def _unwritten(kind: Any) -> ArgumentError:

@@ -75,7 +75,7 @@ class MxnetEstimator(TrainingEstimator):
         for name, value in (("num_workers", num_workers), ("num_servers", num_servers), ("runner_cores", runner_cores)):
             if value is not None:
                 positive(name, value)
-        entry = backend_of(backend) if backend else None
+        entry = backend_of(backend, "mxnet") if backend else None
         if entry is not None and entry.sync != "replicated":
             raise ArgumentError(f"backend must be 'spark', 'ray' or 'local' for an MXNet model; got {backend!r}.")
         seed = natural("seed", config.get("seed") or 0)

@@ -22,7 +22,6 @@ from torch.optim.swa_utils import SWALR
 
 from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError
-from orca.frameworks.torch.build import scheduler_state
 from orca.frameworks.torch.files import load_file, save_file, save_module
 
 
@@ -150,10 +149,10 @@ def test_a_folder_holds_safetensors_and_json_alone(tmp_path: Path) -> None:
 def test_every_scheduler_goes_on_where_it_was_saved(tmp_path: Path, name: str, scheduler: str) -> None:
     sgd, unbroken = with_scheduler(scheduler)
     advance(sgd, unbroken, [3.0, 2.0, 2.0])
-    payload = {"models": [{}], "optimizers": [sgd.state_dict()], "schedulers": [scheduler_state(unbroken)]}
+    payload = {"models": [{}], "optimizers": [sgd.state_dict()], "schedulers": [unbroken.state_dict()]}
     save_file(State(payload=payload), str(tmp_path / name))
     loaded, _ = load_file(str(tmp_path / name))
-    results, saved = loaded.payload["schedulers"][0], scheduler_state(unbroken)
+    results, saved = loaded.payload["schedulers"][0], unbroken.state_dict()
     if scheduler == "MultiStepLR of numpy":  # numbers of numpy as keys come back as equal ones of Python
         results.pop("milestones"), saved.pop("milestones")
     assert same(results, saved)

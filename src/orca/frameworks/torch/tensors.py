@@ -255,8 +255,8 @@ def copied(state: Any, tensors: bool = True) -> Any:
     return whole
 
 
-def squeezed(leaf: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without its dimensions of size 1 but the first."""
+def squeezed(leaf: Any) -> Any:
+    """Return a tensor or an array without its dimensions of size 1 but the first."""
     return leaf.reshape([leaf.shape[0], *(size for size in leaf.shape[1:] if size != 1)])
 
 
@@ -265,11 +265,13 @@ def full(leaf: Any) -> Any:
     return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES else leaf
 
 
-def to_numpy(leaf: torch.Tensor) -> np.ndarray:
-    """Return a tensor as an array, half precision as single precision."""
+def to_numpy(leaf: Any) -> np.ndarray:
+    """Return a tensor as an array, half precision as single precision; an array unchanged."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+        return leaf
     if not isinstance(leaf, torch.Tensor):
         raise DataError(
-            "a model must answer with tensors, or tuples, lists and dicts of them; "
+            "a model must answer with tensors or arrays, or tuples, lists and dicts of them; "
             f"got {type(leaf).__name__} among its outputs. Leave it out of what forward returns (attention without "
             "weights, for one, returns None)."
         )

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from orca.errors import DataError, MissingDependency
+from orca.errors import DataError
 from orca.storage.files import filesystem
+from orca_classic.data.image.decoding import decode_image
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 __all__ = [
     "DType", "FeatureType", "SchemaField", "chunks", "decode_image", "decode_ndarray", "decode_schema", "encode_schema",
@@ -272,22 +273,3 @@ def decode_ndarray(bs: bytes) -> np.ndarray:
         return array
     except (ValueError, TypeError, OverflowError, SyntaxError, EOFError, OSError) as error:
         raise DataError(f"{len(bs)} bytes are no array: {error}. Write the dataset again.") from None
-
-
-def decode_image(content: bytes) -> Image:
-    """Return the image in the bytes of a file, its pixels read.
-
-    Raises:
-        DataError: They are no image.
-        MissingDependency: Pillow is not installed.
-    """
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise MissingDependency.of("pillow", "image", "an image") from error
-    try:
-        image = Image.open(io.BytesIO(content))
-        image.load()
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{len(content)} bytes are no image that Pillow reads: {error}.") from None
-    return image

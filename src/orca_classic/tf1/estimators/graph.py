@@ -133,7 +133,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 metrics=metrics_of(others),
                 clip_norm=clip_norm,
                 clip_value=clip_value,
-                backend=backend_of(backend) if backend else None,
+                backend=backend_of(backend, "tensorflow") if backend else None,
                 workers_per_node=workers_per_node,
                 model_dir=model_dir,
                 seed=natural("seed", seed),

@@ -371,3 +371,14 @@ def test_arrays_and_images_of_far_more_than_their_bytes_are_refused() -> None:
     chunk = struct.pack(">I", len(pixels)) + b"IHDR" + pixels + struct.pack(">I", zlib.crc32(b"IHDR" + pixels))
     with pytest.raises(DataError, match="decompression bomb"):
         decode_image(b"\x89PNG\r\n\x1a\n" + chunk)
+
+
+def test_arrays_of_images_and_labels_are_written_by_their_older_name(tmp_path: Path) -> None:
+    from bigdl.orca.data.image.parquet_dataset import _write_ndarrays
+
+    images = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    for labels in (np.arange(3), np.arange(6.0).reshape(3, 2)):
+        _write_ndarrays(images, labels, str(tmp_path / "rows"))
+        rows = list(ParquetDataset.read_as_torch(str(tmp_path / "rows")))
+        np.testing.assert_array_equal([row["image"] for row in rows], images)
+        np.testing.assert_array_equal([row["label"] for row in rows], labels)
