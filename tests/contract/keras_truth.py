@@ -22,11 +22,11 @@ import numpy as np
 import tf_keras
 
 from contract.truth import BATCH, FITS, SEED, rows_for, steps_of
-from orca import Estimator
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan
 from orca.core.triggers import SeveralIteration
 from orca.core.world import World
+from orca.estimators.keras import KerasEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
 from orca.monitor.heartbeat import Heartbeat
@@ -405,7 +405,9 @@ def on_ranks(
     with tempfile.TemporaryDirectory() as folder:
         kept: dict[str, Any] = {"checkpoint_trigger": SeveralIteration(5)} if keeps else {}
         for resume in (False, True) if keeps == "resumed" else (False,):
-            est = Estimator.from_keras(model_creator=precise, backend="local", workers_per_node=ranks, model_dir=folder)
+            est = KerasEstimator.from_keras(
+                model_creator=precise, backend="local", workers_per_node=ranks, model_dir=folder
+            )
             stats = est.fit(data, resume=resume, **kept, **copy.deepcopy(options))
             assert versions(newest_run(folder)) == [5] if keeps else newest_run(folder) is None
     return est.get_model(), stats

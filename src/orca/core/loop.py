@@ -25,12 +25,13 @@ from orca.core.metrics import Metric
 from orca.core.schedule import Due, Schedule, epoch_ended
 from orca.core.session import Evaluation, Session
 from orca.core.source import Batch
-from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position
+from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position, State
 from orca.core.trace import Trace
 from orca.core.triggers import Moment
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.monitor.heartbeat import CHECKPOINT, DATA, EVALUATE, EpochEnd, Heartbeat
+from orca.monitor.stopping import Halted, StopOrder
 from orca.storage.checkpoints import CheckpointWriter
 
 _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpoint
@@ -48,6 +49,8 @@ class History:
     mine: list[dict[str, Any]] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     steps: int = 0
+    stop: StopOrder | None = None  # which ended the fit early
+    busy: float = 0.0  # seconds that this rank has worked itself
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,9 @@ class FitLoop:
         self.validations = Validations(list(since.validations))
         self.usual_steps = plan.steps_per_epoch or train.steps
         self.endless = _endless(train, since, plan)
+        self.saves = plan.checkpoint_trigger is not None or plan.stores
+        self.stop_point = heartbeat.stop_point
+        self.snapshot: State | None = None  # on rank 0, of the last epoch that has ended
 
     def run(self) -> History:
         """Run all epochs and the callbacks' last hooks; save the state that these leave behind."""
@@ -144,8 +150,10 @@ class FitLoop:
         # The steps after which the callbacks' last hooks were called already.
         last = history.steps if since.ended in (COMPLETE, STOPPED) else -1
         ending, is_checkpoint_due = self._resumed_ending(), False
-        while not ending and (self.resumed.steps or not self._is_over()):
-            ending, is_checkpoint_due = self._run_epoch()
+        steps, can_halt = since.first_steps + history.steps + self.resumed.steps, self.session.user_epoch is None
+        with self.stop_point.open(steps, can_halt, self.saves):
+            while not ending and (self.resumed.steps or not self._is_over()):
+                ending, is_checkpoint_due = self._run_epoch()
         if is_checkpoint_due and plan.callbacks:  # one of them may fail at the end: save the trained state first
             self._save(Losses(), STOPPING if ending == STOPPED else "")
             _wait_for(self.writer, self.world)
@@ -187,8 +195,12 @@ class FitLoop:
             return COMPLETE, due.checkpoint
         if stops:
             return STOPPED, due.checkpoint
+        state = None
         if due.checkpoint:
-            self._save(Losses())
+            state = self._save(Losses())
+        elif not self.session.is_sharded:
+            state = self._state(Losses())
+        self.snapshot = state if world.rank == 0 and state is not None else self.snapshot
         return "", due.checkpoint
 
     def _next_epoch(self) -> Epoch:
@@ -239,12 +251,16 @@ class FitLoop:
                 if stops:
                     callbacks.stop()
                 due = self._due(epoch, step + 1)
+                halts = self.stop_point.reached(epoch.steps_before + step + 1)
                 if stops or due.stop:
                     return due
                 if due.validate:
                     self._validate(epoch.steps_before + step + 1)
-                if due.checkpoint:
+                if due.checkpoint or (halts and self.saves):
                     self._save(_added(self.resumed, self.world.all_gather(without_steps(losses.totals()))))
+                if halts:
+                    _wait_for(self.writer, self.world)
+                    raise Halted
                 heartbeat.at(DATA)
         finally:
             if isinstance(stream, Generator):  # it may own a thread
@@ -339,24 +355,30 @@ class FitLoop:
         if load_callbacks:
             self.callbacks.restore()
 
-    def _save(self, losses: Losses, ending: str = "") -> None:
+    def _save(self, losses: Losses, ending: str = "") -> State:
         """Hand a state that a fit can be resumed from to the writer; all ranks call it."""
-        since, history, phase = self.since, self.history, self.heartbeat.phase
+        phase = self.heartbeat.phase
         self.heartbeat.at(CHECKPOINT)
-        state, callbacks = self.session.state(), self.callbacks.states() | self.session.resume_state()
+        state, callbacks = self._state(losses), self.callbacks.states() | self.session.resume_state()
         if self.writer is not None:
             position = replace(
-                since,
+                self.since,
                 step=losses.steps,
                 losses=without_steps(losses),
-                lines=tuple(history.epochs),
+                lines=tuple(self.history.epochs),
                 ended=ending,
                 validations=tuple(self.validations.overall),
             )
-            epoch, steps = since.first_epoch + len(history.epochs), since.first_steps + history.steps + losses.steps
             payload = state.payload | ({"callbacks": callbacks} if callbacks else {})
-            self.writer.keep(replace(state, payload=payload, epoch=epoch, steps=steps, position=position.as_json()))
+            self.writer.keep(replace(state, payload=payload, position=position.as_json()))
         self.heartbeat.at(phase)
+        return state
+
+    def _state(self, losses: Losses) -> State:
+        """Return the session's state with the counts of epochs and steps; all ranks call it."""
+        since, history = self.since, self.history
+        epoch, steps = since.first_epoch + len(history.epochs), since.first_steps + history.steps + losses.steps
+        return replace(self.session.state(), epoch=epoch, steps=steps)
 
 
 def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterator[Batch]:

@@ -97,7 +97,7 @@ def report_loss(loss: float, where: str, on_nan: str) -> None:
     """
     text = (
         f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
-        "clip gradients, or pass on_nan='warn' to go on."
+        "or clip gradients. A fit that takes on_nan= goes on with on_nan='warn'."
     )
     if on_nan == "raise":
         raise LossNotFinite(text)

@@ -37,6 +37,7 @@ class Session(ABC):
         callbacks: The hooks of the run's callbacks, which the loop calls; those of a framework's own kind are not
             among them.
         runner: What these callbacks see.
+        is_sharded: Whether no rank holds the whole model.
         user_epoch: Trains an epoch `(batches, heartbeat, epoch)`, if code of the user's has the loop over batches:
             then nothing can be due within an epoch.
         user_evaluation: Evaluates `(batches, metrics, heartbeat)`, if code of the user's has that loop.
@@ -45,6 +46,7 @@ class Session(ABC):
     framework: str
     callbacks: Hooks
     runner: Runner
+    is_sharded: bool = False
     user_epoch: UserEpoch | None = None
     user_evaluation: UserEvaluation | None = None
 

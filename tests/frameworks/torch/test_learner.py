@@ -20,6 +20,7 @@ from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.loop import History
 from orca.core.metrics import MSE
+from orca.core.resources import Inventory
 from orca.core.state import OutputSpec, State
 from orca.core.world import TorchWorld
 from orca.errors import ArgumentError, DataError, LossNotFinite
@@ -27,6 +28,7 @@ from orca.frameworks.torch.build import build_loss, build_models, build_optimize
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options
+from orca.frameworks.torch.tensors import device_of
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.monitor.heartbeat import Heartbeat
 from orca.testing import shards_of
@@ -307,9 +309,7 @@ def poisoned(rows: int = 300, at: int = 280) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_loss_that_is_not_finite_ends_the_fit_and_names_its_step() -> None:
-    message = (
-        r"the loss became (inf|nan) at step 141 of epoch 1. Lower the learning rate.*or pass on_nan='warn' to go on"
-    )
+    message = r"the loss became (inf|nan) at step 141 of epoch 1. Lower the learning rate.* goes on with on_nan='warn'"
     with pytest.raises(LossNotFinite, match=message):
         fit(learner_of(linear(), nn.MSELoss(), lr=1e-3), *poisoned(), batch_size=2)
 
@@ -358,8 +358,17 @@ def test_the_hook_is_called_before_the_model_is_built() -> None:
         "replicated",
         lambda: notes.append("hook"),
     )
-    learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Heartbeat()), None, 0).close()
+    learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 0).close()
     assert notes == ["hook", "model"]
+
+
+def test_a_rank_trains_on_the_gpu_that_it_has_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)  # tests run without GPUs
+    gpus = [Inventory("a", [], [(0, "one"), (1, "two")])] * 2
+    assert str(device_of(TorchWorld(1, "127.0.0.1", gpus, Heartbeat()))) == "cuda:1" and chosen == [1]
+    with pytest.raises(ArgumentError, match="3 workers need a GPU each and see 2"):
+        device_of(TorchWorld(0, "127.0.0.1", [*gpus, gpus[0]], Heartbeat()))
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "loss"])
@@ -373,7 +382,7 @@ def test_a_join_that_fails_leaves_random_state_and_deterministic_mode_as_they_we
     learner = TorchLearner.of(*parts.values(), {}, "replicated", None, options)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     with pytest.raises(RuntimeError, match=f"there is no {part}"):
-        learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Heartbeat()), None, 7, fit=FitPlan())
+        learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 7, fit=FitPlan())
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
@@ -381,7 +390,7 @@ def test_a_join_that_fails_leaves_random_state_and_deterministic_mode_as_they_we
 
 def test_callbacks_reach_nothing_of_a_session_that_is_closed() -> None:
     learner = learner_of(linear(), nn.MSELoss())
-    session = learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Heartbeat()), None, 0)
+    session = learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 0)
     runner = session.runner
     assert isinstance(runner.model, nn.Linear)
     session.close()

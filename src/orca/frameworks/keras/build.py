@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from orca.core.creators import call_creator
 from orca.core.engine import threads_asked_for
-from orca.core.horovod import unfit
 from orca.core.state import State
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.optimizers import OptimizerState, optimizer_states, set_optimizer_states, unkept
@@ -38,7 +37,6 @@ def make_model(spec: KerasLearner) -> Any:
             f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
         )
     _check_backend(model)
-    check_family(model, spec.sync)
     check_layers(model)
     if spec.compile_args:
         arguments = call_creator(spec.compile_args, spec.config)
@@ -68,12 +66,6 @@ def _check_backend(model: Any) -> None:
             f"Keras runs on {backend!r} here; from_keras needs it on TensorFlow. Set KERAS_BACKEND=tensorflow before "
             "keras is imported."
         )
-
-
-def check_family(model: Any, sync: str) -> None:
-    """Check that Horovod can sync a model of this Keras."""
-    if sync == "horovod" and family_of(model) != "tf_keras":
-        raise unfit("models of Keras 3, only those of tf_keras")
 
 
 def check_layers(model: Any) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from orca.core.horovod import require
 from orca.core.learner import FitPlan, Learner, Predictor
 from orca.core.metrics import Metric
 from orca.core.session import Session
@@ -20,7 +19,6 @@ from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.keras.build import (
     NOT_COMPILED,
-    check_family,
     check_layers,
     floatx_of,
     load_optimizers,
@@ -35,7 +33,7 @@ from orca.frameworks.keras.build import (
 from orca.frameworks.keras.columns import named_features
 from orca.frameworks.keras.draws import forget_names, seeded
 from orca.frameworks.keras.graphs import Graphs
-from orca.frameworks.keras.monitors import check_validated, has_own_logs
+from orca.frameworks.keras.monitors import check_kinds, check_validated, has_own_logs
 from orca.frameworks.keras.patches import keras_patches
 from orca.frameworks.keras.session import KerasSession
 from orca.frameworks.keras.travel import PackedModel, is_compiled, is_model, pack
@@ -63,7 +61,6 @@ class KerasLearner(Learner):
         own_logs: Whether the model's own steps may log other numbers than its loss and metrics; None if it is made by
             the creator.
         environment: Variables that select a Keras, as they were on the driver.
-        sync: "horovod" for Horovod's collectives; any other word for the world's own.
     """
 
     creator: Callable[..., Any] | None
@@ -76,7 +73,6 @@ class KerasLearner(Learner):
     class_weight: dict[int, float] | None = None
     own_logs: bool | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    sync: str = "replicated"
     framework = "keras"
 
     @classmethod
@@ -86,7 +82,6 @@ class KerasLearner(Learner):
         compile_args: Callable[..., Any] | None,
         config: dict[str, Any],
         sync_batch_norm: bool,
-        sync: str = "replicated",
     ) -> KerasLearner:
         """Make a learner of a Keras model, or of a creator of one; check all that can be checked here."""
         if model is None:
@@ -96,12 +91,9 @@ class KerasLearner(Learner):
                 "compile_args_creator must be a function (config) that returns a dict; "
                 f"got {type(compile_args).__name__}."
             )
-        options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm, "sync": sync}
+        options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm}
         options["environment"] = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        if sync == "horovod":
-            require("tensorflow")
         if is_model(model):
-            check_family(model, sync)
             check_layers(model)
             return cls(None, pack(model), compile_args, own_logs=has_own_logs(model), **options)
         if not callable(model):
@@ -113,7 +105,7 @@ class KerasLearner(Learner):
     def with_model(self, model: Any) -> KerasLearner:
         """Return the same learner of another model, compiled as it is; where it is not, by compile_args."""
         compile_args = None if is_compiled(model) else self.compile_args
-        return self.of(model, compile_args, self.config, self.sync_batch_norm, self.sync)
+        return self.of(model, compile_args, self.config, self.sync_batch_norm)
 
     def check_trainable(self) -> None:
         """Check that a model instance is compiled; the model of a creator is checked on the ranks."""
@@ -122,12 +114,7 @@ class KerasLearner(Learner):
 
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Check that these are callbacks of Keras."""
-        for each in callbacks:
-            if not hasattr(each, "on_epoch_end") or isinstance(each, type):
-                raise ArgumentError(
-                    f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as "
-                    "[EarlyStopping(patience=2)]."
-                )
+        check_kinds(callbacks)
 
     def check_monitors(self, callbacks: Sequence[Any], metrics: Sequence[Metric], validates: bool) -> None:
         """Check that there is a validation if callbacks watch one; other names are checked after the first step."""
@@ -185,12 +172,6 @@ class KerasLearner(Learner):
             exits = opening.enter_context(ExitStack())
             exits.enter_context(seeded(seed))
             exits.enter_context(keras_patches())  # before there is a metric that remembers its class' own methods
-            if fit is not None and self.sync == "horovod":
-                from orca.frameworks.keras.horovod import HorovodWorld
-
-                horovod = HorovodWorld(world)
-                exits.callback(horovod.close)
-                world = horovod
             session = KerasSession(self, world, state, seed, callbacks, fit, steps, exits)
             opening.pop_all()
         return session

@@ -6,6 +6,7 @@ is that the ranks' gradients (agree.py) and metrics are added up, exactly.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -30,6 +31,7 @@ from orca.frameworks.keras.build import (
     preserved,
     state_of_model,
 )
+from orca.frameworks.keras.logits import advice_on_metrics
 from orca.frameworks.keras.logs import LastLogs, plain_logs
 from orca.frameworks.keras.memory import Memory, continue_logs
 from orca.frameworks.keras.monitors import check_names, has_own_logs
@@ -40,6 +42,8 @@ from orca.monitor.heartbeat import FORWARD
 
 if TYPE_CHECKING:
     from orca.frameworks.keras.learner import KerasLearner
+
+logger = logging.getLogger(__name__)
 
 # Callbacks that write files: one rank does it for all.
 _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard")
@@ -82,6 +86,9 @@ class KerasSession(Session):
         self.model = make_model(spec)
         if not is_compiled(self.model):
             raise ArgumentError(NOT_COMPILED)
+        if world.rank == 0:
+            for line in advice_on_metrics(self.model):
+                logger.warning("%s", line)
         # Each of these is complete when made: with the first batch, when callbacks begin, when an epoch begins.
         self._replica: KerasReplica | None = None
         self._fit: KerasFit | None = None

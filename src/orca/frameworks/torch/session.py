@@ -138,6 +138,7 @@ class TorchSession(TorchRun, Session):
         exits: ExitStack,
     ) -> None:
         self.world, self.start, self.seed, self._exits = world, state, seed, exits
+        self.is_sharded = spec.spread
         device = device_of(world)
         models = models_for(spec, state, device)
         criterion = build_loss(spec.loss, spec.config)
