@@ -265,7 +265,8 @@ def dumps(thing: Any, what: str) -> bytes:
         raise ArgumentError(
             f"{what} cannot be sent to the workers: {type(error).__name__}: {error}. It (or something it refers to, "
             "like an open file, a lock, a socket or a Spark object) cannot be pickled; create such things inside the "
-            "creator function, on the worker."
+            "creator function, on the worker.",
+            code="not-picklable",
         ) from (error if verbosity.is_debug() else None)
 
 

@@ -11,7 +11,10 @@ Tensor = Any  # a torch tensor; torch is loaded with the first batch
 
 def unfit(name: str, output: Tensor, target: Tensor, need: str) -> DataError:
     """Return the error that an output and its target lack what a metric needs."""
-    return DataError(f"{name} needs {need}; got output {tuple(output.shape)} and target {tuple(target.shape)}.")
+    return DataError(
+        f"{name} needs {need}; got output {tuple(output.shape)} and target {tuple(target.shape)}.",
+        code="metric-shapes-differ",
+    )
 
 
 def core(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -61,7 +61,9 @@ class CreatorSource:
         pieces = [Creation(self.creator, self.spec, number, tasks) for number in range(tasks)]
         parts = [answer for answers in engine.map(OnCreated(task), pieces) for answer in answers]
         if not parts:
-            raise DataError(f"there are no rows to predict: what {_name(self.creator)} returned is empty.")
+            raise DataError(
+                f"there are no rows to predict: what {_name(self.creator)} returned is empty.", code="no-rows"
+            )
         return concatenate([output for _, output in sorted(parts, key=itemgetter(0))])
 
 
@@ -126,7 +128,8 @@ class Creation:
         raise DataError(
             f"the data creator {_name(self.creator)} must return a torch DataLoader (or Dataset), a batched "
             "tf.data.Dataset, or numpy arrays: (x, y) or {'x': …, 'y': …}; "
-            f"got {type(data).__name__}."
+            f"got {type(data).__name__}.",
+            code="bad-creator-data",
         )
 
 
