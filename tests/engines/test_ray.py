@@ -142,7 +142,7 @@ def test_a_stalled_rank_is_named_with_its_stack(tmp_path: Path) -> None:
 
 def test_unpicklable_data_is_named() -> None:
     lock = threading.Lock()
-    with raises("dataset-not-sendable"):
+    with raises("not-picklable"):
         _engine()(1).run(Describe(), Shards(_data(1).open, portable=lambda: [lambda: iter([lock])]), Settings())
 
 

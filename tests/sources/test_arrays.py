@@ -341,7 +341,7 @@ def test_arrays_with_holes_are_refused(x: Any, message: str) -> None:
 def test_columns_with_holes_or_of_one_name_are_refused() -> None:
     for kind in ("Int64", "Float64", "boolean", "double[pyarrow]", "str"):
         frame = pd.DataFrame({"a": pd.Series([1, None], dtype=kind), "y": [0, 1]})
-        with raises("map-keys", match="'a'"):
+        with raises("missing-values", match="'a'"):
             source_of(frame, spec("a", labels=["y"]))
     twice = pd.DataFrame([[1, 2, 0]], columns=["a", "a", "y"])
     with raises("duplicate-column", match="'a'"):
