@@ -109,11 +109,13 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.conf, Mapping):
-            raise ArgumentError(f"conf must be a dict of Spark settings; got {type(self.conf).__name__}.")
+            raise ArgumentError(
+                f"conf must be a dict of Spark settings; got {type(self.conf).__name__}.", code="bad-spark-conf"
+            )
         for name in ("env", "extra_params", "system_config"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
-                raise ArgumentError(f"{name} must be a dict; got {type(value).__name__}.")
+                raise ArgumentError(f"{name} must be a dict; got {type(value).__name__}.", code="bad-spark-conf")
         for name in ("num_ray_nodes", "ray_node_cpu_cores"):
             if (count := getattr(self, name)) is not None:
                 positive(name, count)
@@ -121,7 +123,8 @@ class SessionOptions:
             size_of(self.object_store_memory, "object_store_memory")
         if str(self.spark_log_level).upper() not in LOG_LEVELS:
             raise ArgumentError(
-                f"spark_log_level can only be one of {', '.join(LOG_LEVELS)}; got {self.spark_log_level!r}."
+                f"spark_log_level can only be one of {', '.join(LOG_LEVELS)}; got {self.spark_log_level!r}.",
+                code="unknown-log-level",
             )
         check_seconds(self.start_timeout, "start_timeout", no_limit=None)
 
@@ -484,7 +487,10 @@ def ensure_jvm(options: Mapping[str, str], log_output: bool, life: ExitStack) ->
         except Exception as error:
             output.finish()
             home = os.environ.get("JAVA_HOME")
-            raise OrcaError(f"Spark's JVM did not start with JAVA_HOME={home}: {error} Its words are above.") from error
+            raise OrcaError(
+                f"Spark's JVM did not start with JAVA_HOME={home}: {error} Its words are above.",
+                code="java-not-started",
+            ) from error
     output.opened()
     life.callback(output.finish)
     life.callback(_end_jvm, gateway)
