@@ -20,7 +20,7 @@ FAST := -m pytest $(PARALLEL) -m "not full and not yarn"
 SETUP := $(PYTHON) tools/install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install horovod mxnet demo test test-full test-oldest test-python test-nojava test-yarn check format bench clean distclean
+.PHONY: help install horovod mxnet demo test test-full test-faults test-oldest test-python test-nojava test-yarn check format bench chaos clean distclean
 .PHONY: yarn-up yarn-down yarn-status
 .PHONY: FORCE
 
@@ -29,7 +29,7 @@ help: ## show this list
 
 install: $(VENV)/.installed ## make .venv and install into it
 
-horovod: install ## build Horovod for .venv, or take it from the cache: backend="horovod" needs it
+horovod: install ## build Horovod for .venv, or take it from the cache: backend="horovod" uses it if it is there
 	$(PYTHON) tools/build_horovod.py --venv $(VENV) $(ARGS)
 
 mxnet: install ## install MXNet into .venv, which its tests need: it has wheels for Linux, and for macOS on Intel
@@ -43,6 +43,10 @@ test: $(VENV)/.mxnet ## run the tests (all but those marked full)
 
 test-full: $(VENV)/.mxnet ## run every test but those that need a Hadoop: also long ones and cold programs
 	$(RUN) -m pytest $(PARALLEL) -m "not yarn" $(ARGS)
+
+test-faults: $(VENV)/.mxnet ## run the long tests of faults: lost executors and nodes, pauses of a network, secrets on command lines
+	$(RUN) -m pytest -m "full and not yarn" tests/cluster/test_standalone.py tests/cluster/test_spark.py \
+		tests/cluster/test_ray.py tests/contract/test_faults.py tests/contract/test_resume.py tests/tools/test_chaos.py $(ARGS)
 
 test-yarn: install ## run the tests that need a Hadoop, on one that is started for them (needs Maven); YARN=yarn: all
 	mkdir -p build/hidden
@@ -66,6 +70,9 @@ check: install ## lint, formatting, types
 format: install ## repair what ruff can repair
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+chaos: install ## disturb 100 fits on local processes, Spark and Ray; each must end as the clean one (ARGS='--seeds 8')
+	$(RUN) tools/chaos.py $(ARGS)
 
 bench: install ## measure
 	$(RUN) -m benchmarks $(ARGS)

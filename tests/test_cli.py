@@ -42,6 +42,8 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["doctor", "--memory", "2"], "must be a number with a unit k, m, g or t, as 2g; got '2'"),
         (["doctor", "--limit", "soon"], "must be a number of seconds, as 60; got 'soon'"),
         (["doctor", "--conf", "hunter2"], "--conf takes NAME=VALUE"),
+        (["submit", "--conf", "hunter2", "program.py"], "--conf takes NAME=VALUE"),
+        (["submit", "--cores", "0", "program.py"], "must be 1, 2, 3, ...; got '0'"),
     ],
 )
 def test_wrong_arguments_end_with_status_2(
@@ -79,7 +81,14 @@ def test_doctor_of_local_processes_ends_with_status_0_and_speaks_json(tmp_path: 
 def test_doctor_of_a_spark_with_bad_settings_names_each_with_its_fix() -> None:
     said = run_orca(
         *("doctor", "--cluster_mode", "local", "--cores", "2", "--workers_per_node", "2"),
-        *("--conf", "spark.task.cpus=2", "spark.python.worker.reuse=false", "--conf", "my.secret=hunter2hunter2"),
+        *(
+            "--conf",
+            "spark.task.cpus=2",
+            "--conf",
+            "spark.python.worker.reuse=false",
+            "--conf",
+            "my.secret=hunter2hunter2",
+        ),
     )
     assert said.returncode == 1
     assert "2 workers must run at the same time, and Spark runs 1 task(s) at once" in said.stdout
@@ -94,7 +103,7 @@ def test_dynamic_allocation_is_an_error_with_the_one_setting() -> None:
     conf = ["spark.dynamicAllocation.enabled=true", "spark.dynamicAllocation.shuffleTracking.enabled=true"]
     said = run_orca(
         *("doctor", "--cluster_mode", "standalone", "--master", "local-cluster[1,1,1024]", "--cores", "1"),
-        *("--memory", "1g", "--conf", *conf),
+        *("--memory", "1g", *(word for setting in conf for word in ("--conf", setting))),
     )
     assert said.returncode == 1
     assert 'set: init_orca_context(..., conf={"spark.dynamicAllocation.enabled": "false"})' in said.stdout

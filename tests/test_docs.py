@@ -35,8 +35,9 @@ NEEDS = {
 FAST = {"files"}  # the pages of `make test`, besides README and Quickstart
 ELSEWHERE = {  # pages that tests of their subject run, and look at the output of
     "history": "report/test_history.py",
-    "classic/horovod": "frameworks/torch/test_horovod.py",
+    "classic/horovod": "classic/horovod/test_sync.py",
     "openvino": "estimators/test_openvino.py",
+    "new-framework": "contract/test_new_framework.py",
     "quickstart": "test_docs.py",
 }
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -52,6 +53,23 @@ def test_an_error_of_a_worker_that_is_raised_as_its_class_says_its_class_once() 
     assert str(error) == "rank 3 on node-7 failed: column 'y' holds nulls" and isinstance(error, DataError)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error) and str(again) == str(error) and again.reason == error.reason
+
+
+@pytest.mark.parametrize(
+    "kind", [OrcaError, ArgumentError, DataError, NotYet, MissingDependency, errors.SignatureError]
+)
+def test_an_error_keeps_its_code_when_it_travels(kind: type[OrcaError]) -> None:
+    error = kind("text", code="some-problem")
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.code, str(again), type(again)) == ("some-problem", "text", kind)
+    assert kind("text").code == kind.code and re.fullmatch(r"[a-z]+(-[a-z]+)+", kind.code)
+
+
+def test_a_workers_failure_has_the_code_of_its_error() -> None:
+    error = errors.worker_failed("DataError", 3, "node-7", "DataError: bad", code="null-values")
+    assert error.code == pickle.loads(pickle.dumps(error)).code == "null-values"
+    assert WorkerFailed(0, "h", "KeyError: 1").code == "worker-failed"
+    assert pickle.loads(pickle.dumps(errors.WorkerLost(0, "h", "gone"))).code == "worker-lost"
 
 
 def test_a_missing_dependency_gives_the_line_that_installs_it() -> None:

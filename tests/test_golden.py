@@ -28,6 +28,7 @@ NOISE = [
     (r'File "(?:[^"\n]*[/\\])?([^"/\\\n]+)", line \d+', r'File "\1", line #'),
     (rf"\bon {re.escape(socket.gethostname())}\b|\bon HOST\b", "on HOST"),
     (r"\brank \d+", "rank #"),
+    (r"\bholds \d+ null", "holds # null"),  # of the rows that this rank has read first
     (r"=[\d.]+(e-?\d+)?(?=, )", "=#"),  # of a line of an epoch
     (r"[\d.]+k? rows/s", "# rows/s"),
     (r"\d+\.\d+(e-?\d+)?|\d+e-\d+", "#"),

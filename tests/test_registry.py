@@ -22,18 +22,14 @@ def test_backend_words_select_engine_and_sync() -> None:
 
 
 def test_every_backend_has_an_engine() -> None:
-    assert {backend.engine for backend in BACKENDS.values()} <= set(registry.ENGINES)
+    assert {backend_of(name).engine for name in BACKENDS} <= set(registry.ENGINES)
 
 
 def test_an_unknown_backend_lists_the_known() -> None:
     with pytest.raises(
-        ArgumentError, match=r"one of bigdl, horovod, local, ray, spark, tf2, torch_distributed; got backend: 'sprk'"
+        ArgumentError, match=r"one of bigdl, .*local, ray, spark, tf2, torch_distributed; got backend: 'sprk'"
     ):
         backend_of("sprk")
-
-
-def test_horovod_runs_on_ray_and_where_that_is_not_up_on_spark() -> None:
-    assert backend_of("horovod") == Backend("ray", "horovod", otherwise="spark")
 
 
 def test_engines_load_by_name() -> None:
@@ -109,6 +105,8 @@ class SpotEngine(LocalEngine):
     name = "spot"
 
 SPOT = Backend("spot", "replicated")
+def either(framework):
+    return Backend("spot", "theirs:Sync" if framework == "torch" else "replicated")
 PLUGIN = FrameworkPlugin("columns_of_theirs", ("columns_of_theirs",))
 WRONG = 3
 """
@@ -117,6 +115,7 @@ ENTRIES = """
 columns_of_theirs = columns_of_theirs:ColumnSource
 [orca.backends]
 spot = columns_of_theirs:SPOT
+either = columns_of_theirs:either
 wrong = columns_of_theirs:WRONG
 [orca.engines]
 spot = columns_of_theirs:SpotEngine
@@ -143,6 +142,7 @@ def test_an_installed_package_adds_a_backend_and_its_engine(plugin: None) -> Non
     assert "spot" not in registry.BACKENDS and "spot" in registry.backend_names()
     assert backend_of("spot") == Backend("spot", "replicated")
     assert engine_class("spot").name == "spot"
+    assert [backend_of("either", framework).sync for framework in ("torch", "keras")] == ["theirs:Sync", "replicated"]
     with pytest.raises(ArgumentError, match="one of bigdl, .*, spark, spot, tf2, .*; got backend: 'sprk'"):
         backend_of("sprk")
     with pytest.raises(ArgumentError, match="'wrong' of orca.backends must give a Backend; got int"):

@@ -44,9 +44,12 @@ def page() -> str:
         "Made by `python tools/bigdl_reference.py`. How they are used: [bigdl.md](bigdl.md).",
         "",
     ]
+    common = set(importlib.import_module("zoo.common").__all__)  # star imports of other modules bring these too
     for title, modules in PARTS.items():
         home = importlib.import_module(modules.split()[0])
-        things = {name: getattr(home, name) for name in home.__all__}
+        own = home.__all__ if home.__name__ == "bigdl.util.common" else set(home.__all__) - common
+        things = {name: getattr(home, name) for name in own}
+        things = {name: thing for name, thing in things.items() if not _is_foreign(thing)}
         lines += [
             f"## {title}: `{'`, `'.join(modules.split())}`",
             "",
@@ -56,6 +59,11 @@ def page() -> str:
         lines += [_row(name, things[name]) for name in sorted(things, key=lambda name: (name.lower(), name))]
         lines.append("")
     return "\n".join(lines)
+
+
+def _is_foreign(thing: Any) -> bool:
+    """Return whether a name is a module, a number or a class of Spark's, which star imports bring too."""
+    return inspect.ismodule(thing) or not str(getattr(thing, "__module__", "")).startswith("orca")
 
 
 def _row(name: str, thing: Any) -> str:

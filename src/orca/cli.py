@@ -8,20 +8,21 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import orca
 from orca.cluster.context import init_orca_context, stop_orca_context
 from orca.cluster.kinds import KINDS
+from orca.cluster.options import CORES_OR_ALL, COUNT, SECONDS, add_option, cluster_options
 from orca.doctor import Diagnosis, Finding, examine
 from orca.doctor.examination import SURVEY_WITHIN, limited
 from orca.doctor.finding import advice, error, ok, summary, warn, without_secrets
 from orca.errors import ArgumentError, OrcaError
-from orca.registry import BACKENDS, backend_of
+from orca.registry import backend_names, backend_of
 
 GOOD, BAD, WRONG, INTERRUPTED = 0, 1, 2, 130
 STOP_WITHIN = 30.0
@@ -142,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("version", help="say which Orca this is").set_defaults(command=version)
     examination = commands.add_parser(
         "doctor",
+        parents=[cluster_options(list(KINDS), CORES_OR_ALL)],
         help="say whether training would start, and what to set where not",
         description="Start (or join) a cluster, look at it as training would, and say what to set. Exit status: 0 when "
         "training would start, 1 when not, 2 for wrong arguments.",
@@ -153,50 +155,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    def add(name: str, **how: Any) -> None:
-        parser.add_argument(*dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")), **how)
-
-    count = _matching(r"0*[1-9]\d*", "1, 2, 3, ...", int)
-    cores = _matching(r"0*[1-9]\d*|\*", "1, 2, 3, ... or '*'", lambda text: text if text == "*" else int(text))
-    memory = _matching(r"(?i)[1-9]\d*\s*[kmgt]b?", "a number with a unit k, m, g or t, as 2g", str)
-    seconds = _matching(r"(?=.*[1-9])\d+\.?\d*", "a number of seconds, as 60", float)
-    add("cluster_mode", choices=list(KINDS), help="as for init_orca_context")
-    add("cores", type=cores, help="cores per node, or '*'")
-    add("num_nodes", type=count, default=1, help="nodes")
-    add("memory", type=memory, default="2g", help="memory per node, as 2g")
-    add("workers_per_node", type=count, default=1, help="as for the Estimator")
-    add("backend", choices=sorted(BACKENDS), default="spark", help="as for the Estimator")
+    add = partial(add_option, parser)
+    add("workers_per_node", type=COUNT, default=1, help="as for the Estimator")
+    add("backend", choices=backend_names(), default="spark", help="as for the Estimator")
     add("data", help="where the data lies: its size is compared with disks and memory")
     add("model_dir", help="where checkpoints would go")
-    add("conf", action=_Conf, nargs="+", default={}, metavar="NAME=VALUE", help="settings of Spark; may be repeated")
-    add("master", help="Spark's master, for standalone: spark://host:7077")
     add("address", help="the address of a running Ray")
-    add("hadoop_conf", help="the folder with Hadoop's configuration")
-    add("queue", help="YARN's queue")
-    add("python_location", help="the Python that the nodes have already")
-    add("no_ship_environment", action="store_true", help="the nodes have this environment")
     limit = f"seconds for the workers to start, look around and join ({SURVEY_WITHIN:g})"
-    add("limit", type=seconds, default=SURVEY_WITHIN, help=limit)
+    add("limit", type=SECONDS, default=SURVEY_WITHIN, help=limit)
     add("json", action="store_true", help="print the findings as JSON")
-
-
-class _Conf(argparse.Action):
-    """A dict of the given NAME=VALUE."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        pairs = [value.partition("=") for value in values]
-        if not all(name and sign for name, sign, _ in pairs):
-            # Not the value itself: it may be a secret.
-            parser.error("--conf takes NAME=VALUE, as spark.task.cpus=1; got one without a name or a '='.")
-        setattr(namespace, self.dest, {**getattr(namespace, self.dest), **{name: value for name, _, value in pairs}})
-
-
-def _matching(pattern: str, legal: str, kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the type of an argument whose text matches a pattern."""
-
-    def parse(text: str) -> Any:
-        if not re.fullmatch(pattern, text):
-            raise argparse.ArgumentTypeError(f"must be {legal}; got {text!r}")
-        return kind(text)
-
-    return parse

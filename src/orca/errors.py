@@ -1,35 +1,68 @@
-"""Errors: every exception Orca raises. Each is picklable and names the problem, the value we got and the remedy."""
+"""Errors: every exception Orca raises. Each is picklable and names the problem, the value we got and the remedy.
+
+Programs and tests recognise an error by its class and its `code`, never by its text: docs/errors.md lists the codes.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import json
+import sys
 from collections.abc import Iterable
 from typing import Any
+
+RECORD = "orca error: "  # before the JSON of an error that travels in a text
 
 
 class OrcaError(Exception):
     """The root of everything Orca raises by itself.
 
+    Args:
+        args: The text.
+        code: The name of the problem; that of the class unless given.
+
     Attributes:
+        code: The name of the problem, which stays the same when the text changes, such as "missing-label-cols".
         rank: The rank of the worker that raised it; None if it was raised on the driver.
         host: The host of that worker; None on the driver.
+
+    Example:
+        >>> try:
+        ...     raise DataError("fit needs label_cols", code="missing-label-cols")
+        ... except OrcaError as error:
+        ...     print(error.code)
+        missing-label-cols
     """
 
+    code = "orca-error"
     rank: int | None = None
     host: str | None = None
+
+    def __init__(self, *args: Any, code: str = "") -> None:
+        super().__init__(*args)
+        if code:
+            self.code = code
+        if "pyspark.worker" in sys.modules:  # Spark brings the errors of its Python workers to the driver as text
+            self.add_note(RECORD + json.dumps([type(self).__name__, self.code, *map(str, args[:1])]))
 
 
 class ArgumentError(OrcaError, ValueError, RuntimeError):
     """An argument that is wrong; caught as ValueError and as RuntimeError, as the two API families did."""
 
+    code = "bad-argument"
+
 
 class SignatureError(ArgumentError, TypeError):
     """A call with an argument that it does not have, or without one that it needs; also caught as TypeError."""
 
+    code = "bad-call"
+
 
 class DataError(ArgumentError):
     """Data that does not fit: a missing column, unequal lengths, nulls, ragged rows."""
+
+    code = "bad-data"
 
 
 class KnownArguments:
@@ -42,7 +75,8 @@ class KnownArguments:
         unknown = [name for name in kwargs if name not in names]
         if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
             raise ArgumentError(
-                f"{cls.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(names) or 'none'}."
+                f"{cls.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(names) or 'none'}.",
+                code="unknown-option",
             )
         return super().__new__(cls)
 
@@ -50,17 +84,25 @@ class KnownArguments:
 class TooFewSlots(ArgumentError):
     """A cluster that cannot run all workers at the same time."""
 
+    code = "too-few-slots"
+
 
 class NotSupported(ArgumentError, AttributeError):
     """A verb that this kind of Estimator lacks and others have; names the way to go instead."""
+
+    code = "not-supported"
 
 
 class NotYet(ArgumentError, NotImplementedError):
     """A feature that is promised but not built yet; names the way to do the same today."""
 
+    code = "not-built-yet"
+
 
 class MissingDependency(OrcaError, ImportError):
     """A package that is missing, with the line that installs it."""
+
+    code = "missing-package"
 
     @classmethod
     def of(cls, package: str, extra: str, need: str) -> MissingDependency:
@@ -71,16 +113,20 @@ class MissingDependency(OrcaError, ImportError):
 class LossNotFinite(OrcaError, ArithmeticError):
     """A training loss that became NaN or infinite; says at which step."""
 
+    code = "loss-not-finite"
+
 
 class CallbackFailed(OrcaError, RuntimeError):
     """A callback that raised; says which, in which of its hooks."""
+
+    code = "callback-failed"
 
 
 class WorkerFailed(OrcaError, RuntimeError):
     """The failure of one worker, brought to the caller: its rank, its host and its words.
 
     An error of Orca's own that a worker raised, such as a DataError, is raised as WorkerFailed and as that class, so
-    that `except DataError` catches it here as well.
+    that `except DataError` catches it here as well; it has the code of that error.
 
     Args:
         rank: The rank that failed first.
@@ -88,8 +134,10 @@ class WorkerFailed(OrcaError, RuntimeError):
         reason: The exception's type and text, or how the process ended.
         remote_traceback: The traceback (or the stack of a stalled worker) as text; "" when there is none.
         shown: What the error shows: reason and traceback in short; both in full unless given.
+        code: The code of the error of Orca's own that the worker raised.
     """
 
+    code = "worker-failed"
     verb = "failed"
     word = ""
 
@@ -97,9 +145,15 @@ class WorkerFailed(OrcaError, RuntimeError):
     host: str
 
     def __init__(
-        self, rank: int, host: str, reason: str, remote_traceback: str = "", shown: tuple[str, str] | None = None
+        self,
+        rank: int,
+        host: str,
+        reason: str,
+        remote_traceback: str = "",
+        shown: tuple[str, str] | None = None,
+        code: str = "",
     ) -> None:
-        super().__init__(rank, host, reason, remote_traceback, shown)
+        super().__init__(rank, host, reason, remote_traceback, shown, code=code)
         self.rank, self.host, self.reason, self.remote_traceback = rank, host, reason, remote_traceback
         self.shown = (reason, remote_traceback) if shown is None else shown
 
@@ -110,39 +164,65 @@ class WorkerFailed(OrcaError, RuntimeError):
         return f"{text}\n\n{details.rstrip()}" if details else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (worker_failed, (self.word, *self.args)) if self.word else (type(self), self.args)
+        make, args = (worker_failed, (self.word, *self.args)) if self.word else (type(self), self.args)
+        return make, args, vars(self)
 
 
 class WorkerLost(WorkerFailed):
     """A worker whose process ended without a word: killed, out of memory, or its node is gone."""
 
+    code = "worker-lost"
     verb = "was lost"
+
+
+class WorkerPreempted(WorkerLost):
+    """A worker that had to end: it got SIGTERM, or its cluster takes its machine away."""
+
+    code = "worker-preempted"
+    verb = "was preempted"
 
 
 class WorkerStalled(WorkerFailed):
     """A worker that made no progress for longer than the stall limit; carries its stack."""
 
+    code = "worker-stalled"
     verb = "stalled"
 
 
-_OWN = {
-    kind.__name__: type(kind.__name__, (WorkerFailed, kind), {"__doc__": kind.__doc__, "word": kind.__name__})
+_KINDS: dict[str, type[OrcaError]] = {
+    kind.__name__: kind
     for kind in (
         *(ArgumentError, DataError, TooFewSlots, NotSupported, NotYet),
         *(MissingDependency, LossNotFinite, CallbackFailed),
     )
 }
+_OWN = {
+    name: type(name, (WorkerFailed, kind), {"__doc__": kind.__doc__, "word": name}) for name, kind in _KINDS.items()
+}
 
 
 def word_of(error: BaseException) -> str:
     """Return the name of the class of ours that an error is of; "" for any other, and for one of a worker."""
-    return next((kind.__name__ for kind in type(error).__mro__ if globals().get(kind.__name__) is kind
-                 and kind.__name__ in _OWN), "")  # fmt: skip
+    return next((kind.__name__ for kind in type(error).__mro__ if kind in _KINDS.values()), "")
 
 
-def worker_failed(word: str, *args: Any) -> WorkerFailed:
-    """Return the failure of a worker, also as the error of ours that a word names."""
-    return _OWN.get(word, WorkerFailed)(*args)
+def worker_failed(word: str, *args: Any, code: str = "") -> WorkerFailed:
+    """Return the failure of a worker, also as the error of ours that a word names, with its code."""
+    return _OWN.get(word, WorkerFailed)(*args, code=code)
+
+
+def recorded_in(text: str) -> OrcaError | None:
+    """Return the error of ours that a task of Spark raised, from the text of Spark's error; None if it has none."""
+    try:
+        (word, code, *message), _ = json.JSONDecoder().raw_decode(text.partition(RECORD)[2])
+    except ValueError:
+        return None
+    return _KINDS.get(word, OrcaError)(*message, code=code)
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of an error of ours; "" for any other."""
+    return error.code if isinstance(error, OrcaError) else ""
 
 
 def near(word: Any, words: Iterable[Any]) -> str:

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import io
 import logging
+import socket
 import sys
 import time
 import zlib
@@ -28,11 +29,13 @@ from orca.core.processor import protect_from_amx
 from orca.core.source import Rows
 from orca.core.state import OutputSpec, Position, State
 from orca.core.world import World
-from orca.errors import DataError, OrcaError
+from orca.errors import ArgumentError, DataError, OrcaError
 from orca.monitor.heartbeat import Heartbeat, waiting_for_storage
+from orca.monitor.stopping import Halted
 from orca.rows.tree import cut_rows, flatten, map_tree, rows_of
 from orca.storage.checkpoints import CheckpointWriter, prefix_in
-from orca.storage.files import probe_file
+from orca.storage.files import filesystem, probe_file
+from orca.storage.retries import may_pass, retried
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +69,16 @@ class FitJob:
             with learner.call_back(plan.callbacks, world, self.state) as hooks, _writer(learner, plan, world) as writer:
                 metrics = _resolved(self.metrics, learner)
                 loop = EpochLoop(learner, train, valid, metrics, plan, world, heartbeat, since, writer, hooks)
-                history = loop.run()
+                try:
+                    history = loop.run()
+                except Halted:
+                    return replace(loop.history, stop=heartbeat.stop_point.order), loop.snapshot
                 state = State() if plan.stores else learner.state()
         finally:
             learner.leave()
         state.epoch = since.first_epoch + len(history.epochs)
         state.steps = since.first_steps + history.steps
+        history = replace(history, stop=heartbeat.stop_point.order, busy=heartbeat.busy)
         return history, state if world.rank == 0 else None
 
 
@@ -284,15 +291,28 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
         yield None
         return
     folder = plan.checkpoint_folder
-    try:
+    fs, place = filesystem(folder)
+    if plan.checkpoint_visible and not fs.isdir(place):
+        raise ArgumentError(
+            f"model_dir must be on storage that the driver and all workers share: the folder {folder} of the "
+            f"driver's machine is not there on {socket.gethostname()}, where rank 0 runs. Pass a path on shared "
+            "storage, such as hdfs://..., s3://... or a mounted folder."
+        )
+
+    def probe() -> None:
         with waiting_for_storage(f"a file is being written to {folder}"), probe_file(folder):
             pass  # an epoch may take hours: the user must know before that it cannot be kept
+
+    try:
+        retried(probe, f"checkpoint folder {folder} cannot be written to", plan.storage_timeout, may_pass)
     except Exception as error:
         raise OrcaError(
             f"checkpoints cannot be written to {folder}: {type(error).__name__}: {error}. Pass a model_dir that the "
             "first worker may write to."
         ) from error
-    with CheckpointWriter(folder, learner.write_state, prefix_in(folder), plan.checkpoint_keep) as writer:
+    with CheckpointWriter(
+        folder, learner.write_state, prefix_in(folder), plan.checkpoint_keep, plan.storage_timeout
+    ) as writer:
         yield writer
 
 

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 from orca.core.loading import preload
-from orca.core.source import DataSpec, Source
 from orca.errors import ArgumentError, MissingDependency
+
+if TYPE_CHECKING:  # loads numpy, which an import of zoo or bigdl can do without
+    from orca.core.source import DataSpec, Source
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The engine that runs the ranks (another one if no Ray is up), and how replicas agree."""
+    """The engine that runs the ranks (another one if no Ray is up), and how replicas agree.
+
+    Attributes:
+        engine: The name of an engine.
+        sync: "replicated" or "sharded"; or a subclass of orca.frameworks.torch.sync.Sync, as "module:Class".
+        otherwise: The engine that is used if no Ray is up.
+    """
 
     engine: str
     sync: str
@@ -41,13 +50,13 @@ class FrameworkPlugin:
     preload: tuple[str, ...] = ()
 
 
-BACKENDS = {
+# A function gets the name of an Estimator's framework: it can look at what is installed.
+BACKENDS: dict[str, Backend | Callable[[str], Backend]] = {
     "bigdl": Backend("spark", "sharded"),
     "spark": Backend("spark", "replicated"),
     "ray": Backend("ray", "replicated"),
     "torch_distributed": Backend("ray", "replicated"),
     "tf2": Backend("ray", "replicated"),
-    "horovod": Backend("ray", "horovod", otherwise="spark"),
     "local": Backend("local", "replicated"),
 }
 
@@ -94,7 +103,7 @@ _PACKAGES = {"builtins", "numpy", "pandas", "pyspark", "ray", "torch", "tensorfl
 def register(
     *,
     sources: Mapping[str, str] | None = None,
-    backends: Mapping[str, Backend] | None = None,
+    backends: Mapping[str, Backend | Callable[[str], Backend]] | None = None,
     engines: Mapping[str, str] | None = None,
     frameworks: Iterable[FrameworkPlugin] = (),
 ) -> None:
@@ -102,7 +111,7 @@ def register(
 
     Args:
         sources: The package of a type of data (or of one of its bases) -> the source, as "module:Class".
-        backends: A value of `backend=` -> its engine and sync.
+        backends: A value of `backend=` -> its engine and sync, or a function of the framework's name that returns them.
         engines: The name of an engine -> its class, as "module:Class".
         frameworks: The modules that processes load before ranks are forked, if the framework's library is loaded.
 
@@ -133,13 +142,14 @@ def backend_names() -> list[str]:
     return sorted({*BACKENDS, *_plugins("orca.backends")})
 
 
-def backend_of(name: str) -> Backend:
-    """Return the engine and the sync that a value of `backend=` selects."""
+def backend_of(name: str, framework: str = "torch") -> Backend:
+    """Return the engine and the sync that a value of `backend=` selects for a framework."""
     if name not in BACKENDS and (entry := _plugins("orca.backends").get(name)) is not None:
-        BACKENDS[name] = _loaded(entry, Backend)
+        BACKENDS[name] = _loaded(entry, Backend, FunctionType)
     if name not in BACKENDS:
         raise ArgumentError(f"backend must be one of {', '.join(backend_names())}; got backend: {name!r}.")
-    return BACKENDS[name]
+    backend = BACKENDS[name]
+    return backend if isinstance(backend, Backend) else backend(framework)
 
 
 def engine_class(name: str) -> Any:
@@ -190,12 +200,12 @@ def _plugins(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}
 
 
-def _loaded(entry: EntryPoint, kind: type[Any]) -> Any:
+def _loaded(entry: EntryPoint, *kinds: type[Any]) -> Any:
     value = entry.load()
-    if not isinstance(value, kind):
+    if not isinstance(value, kinds):
         raise ArgumentError(
-            f"the entry point {entry.name!r} of {entry.group} must give a {kind.__name__}; got {type(value).__name__} "
-            f"from {entry.value}. Correct it in the package that has it."
+            f"the entry point {entry.name!r} of {entry.group} must give a {kinds[0].__name__}; got "
+            f"{type(value).__name__} from {entry.value}. Correct it in the package that has it."
         )
     return value
 

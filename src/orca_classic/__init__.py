@@ -10,6 +10,7 @@ from typing import Any
 
 from orca.monitor.tracebacks import add_home
 from orca.registry import FrameworkPlugin, register
+from orca_classic import horovod
 from orca_classic.mxnet import numpy_names
 
 numpy_names.install()
@@ -17,9 +18,11 @@ add_home(__path__[0])
 register(
     sources={
         "mxnet": "orca_classic.mxnet.data:MxnetSource",
+        "orca_classic.data.tf": "orca_classic.data.tf.data:DatasetSource",
         "orca_classic.mxnet": "orca_classic.mxnet.data:MxnetSource",
         "orca_classic.tf1": "orca_classic.tf1.packed_rows:TfRowsSource",
     },
+    backends={"horovod": horovod.backend},
     frameworks=[
         FrameworkPlugin("mxnet", ("orca.job", "orca_classic.mxnet.learner", "orca_classic.mxnet.data")),
         FrameworkPlugin("tensorflow", ("orca_classic.tf1.graph.learner",)),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 import pytest
 
-from orca.cluster.proof import _failure, describe, differences, prove, remarks
+from orca.cluster.proof import _failure, describe, differences, pins, prove, remarks
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -75,6 +75,7 @@ def test_only_what_matters_is_wrong() -> None:
         return replace(driver, packages={name: version for name, version in merged.items() if version is not None})
 
     assert differences(driver, there(numpy="1.26")) == ["numpy 1.26 there, 2.0 in the driver"]
+    assert pins(driver, there(numpy="1.26", yaml=None, black="2.0")) == ["numpy==2.0", "yaml==6.0"]
     assert differences(driver, there(yaml=None)) == ["yaml is not installed there, 6.0 in the driver"]
     assert differences(driver, there(torch="2.8.0")) == ["torch 2.8.0 there, 2.9.0+cu124 in the driver"]
     # Another build of the same version, a framework nobody loaded and a package nobody uses are worth a remark.

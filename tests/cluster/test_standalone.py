@@ -30,6 +30,28 @@ def test_an_executor_that_is_killed_costs_no_run_and_nothing_of_the_result(
     assert re.search(r"Failure 1 of the 1 that max_failures allows: going on after step \d+", said.stderr)
 
 
+def test_the_only_executor_is_waited_for(run_program: Callable[..., Any], tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    context = "cluster_mode='standalone', cores=2, num_nodes=1, memory='512m', driver_memory='1g'"
+    said = run_program(losing(context, mark, per_node=2), timeout=240)
+    assert said.stdout.split()[-3:] == ["False", "True", "True"]
+    assert re.search(r"rank \d on \S+ was lost: its executor was lost \(Spark: .*137.*SIGKILL", said.stderr)
+    assert re.search(r"Failure 1 of the 1 that max_failures allows: going on after step \d+", said.stderr)
+
+
+@pytest.mark.full
+def test_an_executor_that_is_taken_away_costs_no_step(run_program: Callable[..., Any], tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    conf = "conf={'spark.decommission.enabled': 'true'}"
+    context = f"cluster_mode='standalone', cores=1, num_nodes=2, memory='512m', driver_memory='1g', {conf}"
+    said = run_program(losing(context, mark, how="SIGPWR"), timeout=240)
+    assert said.stdout.split()[-3:] == ["False", "True", "True"]
+    assert re.search(r"rank \d on \S+ was preempted: Spark takes its executor \d on \S+ away", said.stderr), said.stderr
+    assert re.search(r"going on after step (7|8|9)\.", said.stderr)  # and not after the sixth, by the trigger
+
+
 @pytest.mark.full
 def test_training_says_the_one_setting_it_needs_with_dynamic_allocation(run_program: Callable[..., Any]) -> None:
     said = run_program(

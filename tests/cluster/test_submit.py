@@ -47,11 +47,6 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         main([])
     with pytest.raises(ArgumentError, match="there is no program .*none.py"):
         main([str(tmp_path / "none.py")])
-    (tmp_path / "program.py").touch()
-    with pytest.raises(ArgumentError, match="--conf takes NAME=VALUE; got 'word'"):
-        main(["--conf", "word", str(tmp_path / "program.py")])
-    with pytest.raises(ArgumentError, match="--cores must be 1, 2, 3, ...; got 0"):
-        main(["--cores", "0", str(tmp_path / "program.py")])
 
 
 def test_errors_are_messages_with_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

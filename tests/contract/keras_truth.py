@@ -405,7 +405,9 @@ def on_ranks(
     with tempfile.TemporaryDirectory() as folder:
         kept: dict[str, Any] = {"checkpoint_trigger": SeveralIteration(5)} if keeps else {}
         for resume in (False, True) if keeps == "resumed" else (False,):
-            est = KerasEstimator.of(model_creator=precise, backend="local", workers_per_node=ranks, model_dir=folder)
+            est = KerasEstimator.from_keras(
+                model_creator=precise, backend="local", workers_per_node=ranks, model_dir=folder
+            )
             stats = est.fit(data, resume=resume, **kept, **copy.deepcopy(options))
             assert versions(newest_run(folder)) == [5] if keeps else newest_run(folder) is None
     return est.get_model(), stats

@@ -302,3 +302,81 @@ def test_slow_storage_and_slow_data_are_no_stall(tmp_path: Path) -> None:
     (line,) = made.fit(slow_rows, epochs=1, batch_size=2, checkpoint_trigger=lambda moment: moment.step > 3)
     assert line["num_samples"] == 5
     assert versions(newest_run(folder) or "") == [4, 5]
+
+
+class Lagging(nn.Module):
+    """Take long for each forward pass, on rank 1 longer by a factor."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.layer, self.times = nn.Linear(3, 1), times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.15 * (self.times if dist.get_rank() == 1 else 1.0))
+        return self.layer(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1.0, 3.0])
+def test_a_slow_rank_is_named_and_even_ones_are_not(times: float, caplog: pytest.LogCaptureFixture) -> None:
+    model = Lagging(times)
+    made = local(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), workers_per_node=2, loss=nn.MSELoss()
+    )
+    made.fit((X.repeat(4, 0), Y.repeat(4, 0)), batch_size=2, max_steps=int(80 / times))
+    said = [record.getMessage() for record in caplog.records if " is slow: " in record.getMessage()]
+    if times == 1:
+        assert not said and "slow ranks" not in made.history.about
+    else:
+        (line,) = said
+        assert line.startswith(f"rank 1 on {socket.gethostname()} is slow: it needs ")
+        assert made.history.about["slow ranks"].startswith("1 (")
+
+
+OUT_OF_MEMORY = """
+import os, sys, numpy as np, torch
+from pathlib import Path
+from torch import nn
+from orca import Estimator
+from orca.errors import WorkerLost
+
+places = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+root, file = Path("/sys/fs/cgroup"), "memory.max"
+if "memory" in places:
+    root, file = root / "memory", "memory.limit_in_bytes"
+group = root / places.get("memory", places.get("", "")).lstrip("/") / f"orca-test-{os.getpid()}"
+try:
+    group.mkdir()
+    (group / file).write_text(str(3 << 30))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+except OSError:
+    sys.exit(print("no cgroup can be made here"))
+
+class Hoard(nn.Linear):
+    def forward(self, x):
+        hoard = [bytearray(os.urandom(1 << 16)) * 512 for _ in range(300 if torch.distributed.get_rank() else 0)]
+        return super().forward(x)
+
+model = Hoard(3, 1)
+made = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), loss=nn.MSELoss(),
+                            backend="local", workers_per_node=2, use_tqdm=False)
+try:
+    made.fit((np.ones((8, 3), "float32"), np.ones((8, 1), "float32")), batch_size=4)
+except WorkerLost as error:
+    print(error)
+finally:
+    (group.parent / "cgroup.procs").write_text(str(os.getpid()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="makes a cgroup")
+def test_a_rank_that_its_cgroup_kills_was_out_of_memory(run_program: Callable[..., Any]) -> None:
+    said = run_program(OUT_OF_MEMORY).stdout
+    if "no cgroup" in said:
+        pytest.skip(said)
+    assert "was lost: it was out of memory: the kernel killed its process (SIGKILL) as its cgroup was full" in said
+    assert said.startswith("rank 1 on ") and "Lower batch_size" in said
+    for place in Path("/sys/fs/cgroup").glob("**/orca-test-*"):
+        with contextlib.suppress(OSError):
+            place.rmdir()

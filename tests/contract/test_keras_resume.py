@@ -102,7 +102,7 @@ class LegacyTrouble(Failing, tf_keras.callbacks.Callback):
 def estimator(ranks: int = 2, **options: Any) -> KerasEstimator:
     """Return an Estimator on so many ranks."""
     arguments = {"model_creator": creator, "seed": 3, "backend": "local", "workers_per_node": ranks, **options}
-    return KerasEstimator.of(**arguments)
+    return KerasEstimator.from_keras(**arguments)
 
 
 def interrupted(folder: Path, step: int, ranks: int = 2, options: Any = None, **arguments: Any) -> Any:

@@ -21,7 +21,7 @@ from orca.core.source import Items, Shards
 from orca.core.world import World
 from orca.engines import forkserver, local
 from orca.engines.local import LocalEngine
-from orca.errors import WorkerLost
+from orca.errors import WorkerLost, WorkerPreempted
 from orca.monitor.exits import memory_limit
 from orca.monitor.heartbeat import Heartbeat
 from programs import run_program
@@ -189,8 +189,8 @@ def test_a_rank_that_is_killed_is_lost_with_the_memory_it_had() -> None:
     assert limit == pytest.approx(memory_limit() / 1e9, abs=0.1)
 
 
-def test_a_rank_that_is_asked_to_end_is_lost_as_preempted() -> None:
-    with pytest.raises(WorkerLost, match=r"was ended by SIGTERM \(exit code -15\): .* preempted.* max_failures="):
+def test_a_rank_that_is_asked_to_end_is_preempted() -> None:
+    with pytest.raises(WorkerPreempted, match=r"rank 1 .* its process got SIGTERM\. No checkpoint.* max_failures="):
         LocalEngine(2).run(Die(signal.SIGTERM), shards(), QUIET)
 
 

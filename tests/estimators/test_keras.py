@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import os
 import random
@@ -20,7 +19,7 @@ import tensorflow as tf
 import tf_keras
 
 from orca import Estimator
-from orca.errors import ArgumentError, LossNotFinite, MissingDependency, NotYet, OrcaError, WorkerFailed
+from orca.errors import ArgumentError, LossNotFinite, NotYet, OrcaError, WorkerFailed
 from orca.estimators.keras import KerasEstimator
 from orca.triggers import MaxScore
 
@@ -58,7 +57,7 @@ def estimator(**options: Any) -> KerasEstimator:
     """Return an Estimator of the classifier on two ranks."""
     if not {"model_creator", "keras_model"} & set(options):
         options["model_creator"] = classifier
-    return KerasEstimator.of(**{"backend": "local", "workers_per_node": 2, **options})
+    return KerasEstimator.from_keras(**{"backend": "local", "workers_per_node": 2, **options})
 
 
 def fitted(**options: Any) -> tuple[KerasEstimator, dict[str, Any]]:
@@ -834,12 +833,6 @@ def test_latest_checkpoint_is_the_one_of_the_last_fit(tmp_path: Path) -> None:
 def test_wrong_arguments_of_from_keras_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Estimator.from_keras(**options)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is not None, reason="Horovod is installed here")
-def test_without_horovod_its_backend_says_how_to_get_it() -> None:
-    with pytest.raises(MissingDependency, match="Run `make horovod`.*backend='ray' and backend='spark' give the same"):
-        Estimator.from_keras(model_creator=classifier, backend="horovod")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import signal
@@ -24,7 +23,7 @@ from frameworks.torch.alone import AloneEngine
 from orca import Estimator
 from orca.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from orca.core.metrics import AUC, Accuracy, BinaryAccuracy, F1Score, Precision, Recall
-from orca.errors import ArgumentError, DataError, LossNotFinite, MissingDependency, OrcaError
+from orca.errors import ArgumentError, DataError, LossNotFinite, OrcaError
 from orca.estimators.torch import TorchEstimator
 from orca.operator import TrainingOperator
 from orca.storage.checkpoints import newest_run, path_of, versions
@@ -648,15 +647,6 @@ def test_wrong_arguments_of_evaluate_are_named() -> None:
 def test_wrong_arguments_of_from_torch_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         estimator(**options)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is not None, reason="Horovod is installed here")
-def test_horovod_says_how_to_get_it() -> None:
-    with pytest.raises(
-        MissingDependency, match="needs Horovod with its binding for torch, which is not installed"
-    ) as failure:
-        estimator(backend="horovod")
-    assert "backend='ray'" in str(failure.value)
 
 
 def test_callbacks_must_be_callbacks() -> None:

@@ -154,7 +154,7 @@ def test_error_comes_with_its_traceback_and_wins_over_a_secondary_one_that_came_
 
 def test_error_of_ours_is_raised_as_its_own_class_by_a_word_that_is_looked_up() -> None:
     with Hub(2) as hub, linked(hub) as (_, culprit):
-        assert culprit.fail(raised(DataError("column 'y' holds nulls. Drop them.")))
+        assert culprit.fail(raised(DataError("column 'y' holds nulls. Drop them.", code="null-values")))
         error = hub.error()
     assert isinstance(error, DataError) and isinstance(error, WorkerFailed) and type(error).__name__ == "DataError"
     assert (error.rank, error.host) == (1, socket.gethostname())
@@ -163,6 +163,7 @@ def test_error_of_ours_is_raised_as_its_own_class_by_a_word_that_is_looked_up() 
     assert "in raised" in error.remote_traceback
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error) and str(again) == str(error) and again.rank == 1
+    assert error.code == again.code == "null-values"
 
 
 @pytest.mark.parametrize("word", ["os.system", "WorkerLost", "OrcaError", "builtins.SystemExit", "Any"])

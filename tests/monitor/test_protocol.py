@@ -16,7 +16,7 @@ from orca.monitor.protocol import Ack, Fail, Gathered, Hello, Log, Malformed, de
         Ack(),
         Beat(3, 1, 2, 9, loss=0.5),
         Beat(3),
-        Fail("why\n", "where", True, "DataError"),
+        Fail("why\n", "where", True, "DataError", "null-values"),
         EpochEnd(3, ["loss=0.25", "val_loss=nan"], 12.5, 1.0),
         Gathered(7, ["ä", "\ud800"], ""),
         Hello("host"),

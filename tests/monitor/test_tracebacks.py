@@ -217,7 +217,7 @@ def test_the_error_behind_one_of_ours_is_shown_only_where_the_users_code_raised_
 ) -> None:
     ours: dict[str, Any] = {}
     code = "def call(work):\n try:\n  work()\n except Exception as error:\n  raise LookupError from error\n"
-    exec(compile(code, f"{tracebacks._HOME}/job.py", "exec"), ours)
+    exec(compile(code, f"{tracebacks._homes[0]}/job.py", "exec"), ours)
 
     def users() -> None:
         raise ValueError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ from zoo.orca.data import XShards
 from zoo.orca.learn.metrics import Accuracy
 from zoo.orca.learn.pytorch import Estimator, TrainingOperator
 from zoo.orca.learn.trigger import EveryEpoch
-
-# Where Horovod is built it trains; else Spark does, by the same calls.
-HOROVOD = "horovod" if importlib.util.find_spec("horovod") else "spark"
 
 # The arguments each call is described with, by the Estimator it is described for.
 FROM_TORCH = {
@@ -109,7 +105,7 @@ def test_use_horovod_estimator(spark: Any, tmp_path: Path) -> None:
         scheduler_step_freq="epoch",
         use_tqdm=True,
         workers_per_node=2,
-        backend=HOROVOD,
+        backend="horovod",
     )
     # A loader's own batches are what each of the two workers takes: half of a step.
     stats = est.fit(lambda config: loader(BATCH // 2), epochs=2, profile=True, reduce_results=True, info={"stage": 3})
@@ -122,7 +118,7 @@ def test_use_horovod_estimator(spark: Any, tmp_path: Path) -> None:
     assert scores["num_samples"] == 2 * BATCH and scores["val_loss"] > 0 and scores["profile"]
 
     est.save(checkpoint=str(tmp_path / "model.pt"))
-    other = Estimator.from_torch(model=classifier(), loss=nn.NLLLoss(), backend=HOROVOD)
+    other = Estimator.from_torch(model=classifier(), loss=nn.NLLLoss(), backend="horovod")
     other.load(checkpoint=str(tmp_path / "model.pt"))
     assert_same_weights(other.get_model(), expected)
     est.shutdown(force=False)

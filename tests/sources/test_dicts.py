@@ -156,7 +156,7 @@ def plain_loop(weights: np.ndarray) -> dict[str, torch.Tensor]:
 
 def test_labels_of_a_dict_meet_losses_and_metrics_by_key() -> None:
     def made(loss: Any, **options: Any) -> TorchEstimator:
-        return Recording.of(
+        return Recording.from_torch(
             model=Heads(),
             optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
             loss=loss,

@@ -395,6 +395,9 @@ def test_names_may_be_those_of_heads_or_of_the_parts_of_an_output(frame: Any) ->
     assert kinds([*"abcde"], vectors=True) == f"struct<a:vector,b:{grid},c:bigint,d:boolean,e:smallint>"
     pair = OutputSpec.of((np.zeros((1, 3)), {"k": np.zeros(1)}))
     assert kinds([], vectors=True, output=pair) == "struct<prediction_0:vector,prediction_1:struct<k:double>>"
+    vectors = OutputSpec.of([np.zeros((1, 3)), np.zeros((1, 1))])
+    assert kinds([], vectors=True, output=vectors) == "struct<prediction:array<vector>>"
+    assert kinds(["a", "b"], vectors=True, output=vectors) == "struct<a:vector,b:vector>"
 
 
 def test_answers_of_one_dimension_may_be_vectors_and_stay_lazy(spark: Any, frame: Any) -> None:

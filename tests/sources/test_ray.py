@@ -291,3 +291,15 @@ def test_text_is_refused_at_the_door_of_a_model_of_numbers() -> None:
     with pytest.raises(DataError, match="column 'name' holds text, and this model takes numbers alone"):
         source_of(data, spec)
     source_of(data, DataSpec(Columns(("name",), ("y",))))
+
+
+@pytest.mark.parametrize("way", ["native", "portable"])
+def test_column_of_numbers_may_be_a_feature_of_one_column(way: str, tmp_path: Path) -> None:
+    data = ray.data.from_items([{"x": float(i), "y": float(i)} for i in range(3)])
+    source = source_of(data, DataSpec(unit_columns=True))
+    [(x, y)] = _read(source.shards(1), way, tmp_path)
+    assert x.shape == (3, 1) and y.shape == (3,)
+    answer = source_of(data, DataSpec(labelled=False, unit_columns=True)).answer(
+        Task(None, lambda x: x * 2), engine=None
+    )
+    assert [row["prediction"] for row in answer.take_all()] == [0, 2, 4]

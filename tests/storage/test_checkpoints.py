@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +36,26 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def write(state: State, path: str) -> None:
     about = json.dumps([state.epoch, state.steps]).encode()
     files.write(path, {"weights": state.payload["w"], "state.json": about}, {"weights", "state.json"})
+
+
+def modes(folder: Path) -> set[int]:
+    """Return the permissions of a folder and all in it."""
+    return {part.stat().st_mode & 0o777 for part in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_a_folder_that_a_fit_makes_is_the_users_alone(tmp_path: Path, dated: bool) -> None:
+    made, there = tmp_path / "a" / "made", tmp_path / "there"
+    there.mkdir()
+    for folder in (made, there):
+        for steps in (1, 2):
+            run = new_run(str(folder), dated)
+            with CheckpointWriter(run, write, prefix_in(run)) as writer:
+                writer.keep(State(1, steps, {"w": b"1"}))
+    assert modes(made) == {0o700, 0o600}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert modes(there) == {0o777 & ~mask, 0o666 & ~mask}
 
 
 def write_file(state: State, path: str) -> None:
@@ -224,11 +245,12 @@ def test_a_failed_write_is_told_by_the_next_keep_and_then_it_goes_on(folder: str
             raise OSError("No space left on device")
         write(state, path)
 
-    keeper = CheckpointWriter(folder, full, keep=1)
+    keeper = CheckpointWriter(folder, full, keep=1, storage_timeout=0)
     for steps in (1, 2):
         keeper.keep(state(steps))
     said = (
-        r"the checkpoint .*kept/orca.2 could not be written: OSError: No space left on device\. .*has room.*resume from"
+        r"the checkpoint .*kept/orca.2 could not be written in 0 s \(storage_timeout\): OSError: No space left on "
+        r"device\. .*has room.*resume from"
     )
     with pytest.raises(OrcaError, match=said) as caught:
         keeper.keep(state(3))
@@ -254,7 +276,52 @@ def test_a_failed_write_does_not_hide_the_error_of_the_training(folder: str, cap
     ):
         keeper.keep(state(1))
         raise ZeroDivisionError
-    assert "orca.1 could not be written: OSError: No space left" in caplog.text
+    assert "orca.1 could not be written in 600 s (storage_timeout): OSError: No space left" in caplog.text
+
+
+def test_a_write_that_fails_is_tried_again_while_others_follow(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "kept"
+    place.write_text("in the way")  # a file in the place of the folder
+    with caplog.at_level(logging.WARNING), CheckpointWriter(str(place), write) as keeper:
+        keeper.keep(state(1))
+        while "trying again" not in caplog.text:
+            threading.Event().wait(0.01)
+        for steps in (2, 3, 4):
+            keeper.keep(state(steps))  # none of them waits
+        place.unlink()
+    assert versions(str(place)) == [1, 4]
+    assert re.search(r"checkpoint .*orca\.1 could not be written \(\w+: .*\); trying again in 1 s", caplog.text)
+    skipped = re.findall(r"checkpoint (orca\.\d) is skipped: (orca\.\d) takes its place", caplog.text)
+    assert skipped == [("orca.2", "orca.3"), ("orca.3", "orca.4")]
+
+
+def test_storage_that_stays_away_is_one_error_and_a_wrong_state_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("in the way")
+    keeper = CheckpointWriter(str(tmp_path / "kept"), write, storage_timeout=1.5)
+    began = time.monotonic()
+    keeper.keep(state(1))
+    with pytest.raises(OrcaError, match=r"kept/orca\.1 could not be written in 1\.5 s .*: \w+Error: ") as caught:
+        keeper.close()
+    assert 1.4 < time.monotonic() - began < 6 and str(tmp_path / "kept") in str(caught.value).splitlines()[0]
+    keeper = CheckpointWriter(str(tmp_path / "other"), write)
+    keeper.keep(State(steps=2, payload={}))
+    with pytest.raises(OrcaError, match=r"orca\.2 could not be written: KeyError: 'w'"):
+        keeper.close()
+
+
+def test_files_with_names_of_their_own_are_never_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = tmp_path / "kept"
+    place.write_text("in the way")
+    with CheckpointWriter(str(place), write) as keeper:
+        keeper.keep(state(1), name="first")
+        while "trying again" not in caplog.text:
+            threading.Event().wait(0.01)
+        keeper.keep(state(2), name="second")
+        threading.Timer(0.3, place.unlink).start()
+        keeper.keep(state(3), name="third")  # waits
+    assert names(str(place)) == ["first", "second", "third"]
 
 
 def test_half_written_and_half_removed_checkpoints_are_not_listed_and_are_cleaned(folder: str) -> None:

@@ -1,5 +1,8 @@
 """Archive: many files as one .tar.gz, written with all cores. Owns the format that travels and how programs in it are
-made to work at any path: shebangs and the interpreter's way to its shared library."""
+made to work at any path: shebangs and the interpreter's way to its shared library.
+
+The standard library's tarfile compresses on one core, and no packer makes an interpreter relocatable.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ its digest, and their cache.
 A venv becomes a prefix of its own: the interpreter and the standard library of its base, with the site-packages of the
 venv. Where the base is the system's Python, which every node brings along, a venv stays a venv. Editable
 installs go in as ordinary packages. A conda environment is packed by conda-pack.
+
+No tool packs a venv with its interpreter and its editable packages: uv and pex cannot, and venv-pack is no longer
+maintained.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Hadoop:
         try:
             with telling(f"uploading {name}, {human(size)}, to {folder}"):
                 system.copyFromLocalFile(False, True, hadoop.Path(file.resolve().as_uri()), draft)
-            system.setPermission(draft, hadoop.permission.FsPermission("644"))
+            system.setPermission(draft, hadoop.permission.FsPermission("600"))
             if not system.rename(draft, place) and system.getFileStatus(place).getLen() != size:
                 raise OrcaError(f"{place} is not a whole copy of {file.name} and cannot be replaced. Remove it.")
         finally:
@@ -161,8 +161,8 @@ class Hadoop:
                 f"{folder} belongs to {owner} and not to {user}: what lies there would run in this user's name. "
                 "Set another folder with conf={'spark.yarn.stagingDir': ...}."
             )
-        # YARN keeps files that all may read in the cache that a node's programs share.
-        system.setPermission(folder, hadoop.permission.FsPermission("755"))
+        # YARN keeps such files in the cache of this user's programs on a node.
+        system.setPermission(folder, hadoop.permission.FsPermission("700"))
         return system, folder
 
     # YARN.

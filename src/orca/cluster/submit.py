@@ -27,6 +27,7 @@ from orca.cluster import environment, yarn
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, manager_pages, settings_of
 from orca.cluster.java import ensure_java
 from orca.cluster.news import say, wait_until
+from orca.cluster.options import COUNT, MEMORY, add_option, cluster_options
 from orca.cluster.spark import (
     LAUNCH_DEFAULTS,
     Request,
@@ -274,19 +275,15 @@ def _write(stream: TextIO, piece: bytes) -> None:
 def main(argv: Sequence[str]) -> int:
     """Hand a program to Spark's launcher, as the command line says; return its status."""
     options = _parser().parse_args(argv)
-    for name in ("cores", "num_nodes"):
-        if getattr(options, name) < 1:
-            raise ArgumentError(f"--{name} must be 1, 2, 3, ...; got {getattr(options, name)}.")
     if not options.program:
         raise ArgumentError("orca submit needs a program: orca submit [options] program.py [arguments].")
     file, *args = options.program
     if not os.path.isfile(file):
         raise ArgumentError(f"orca submit: there is no program {file}.")
-    conf = _pairs(options.conf)
     keywords = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     if options.no_ship_environment:
         keywords["ship_environment"] = False
-    request = Request(options.cores, options.memory, options.num_nodes, SessionOptions(conf=conf, **keywords))
+    request = Request(options.cores, options.memory, options.num_nodes, SessionOptions(conf=options.conf, **keywords))
     modules = comma_list(options.py_files)
     if options.cluster_mode != "local":
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # where Python looks when it runs the file
@@ -307,31 +304,22 @@ OPTIONS = (
 
 
 def _parser() -> argparse.ArgumentParser:
+    modes = ["local", "standalone", "yarn-client", "yarn-cluster"]
     parser = argparse.ArgumentParser(
         prog="orca submit",
+        parents=[cluster_options(modes, COUNT)],
         description="Start a program on a cluster with Spark's launcher. The program calls "
         "init_orca_context(cluster_mode='spark-submit'), or leaves cluster_mode out.",
     )
-    parser.add_argument(
-        "--cluster_mode", default="local", choices=("local", "standalone", "yarn-client", "yarn-cluster")
-    )
-    parser.add_argument("--cores", type=int, default=2, help="cores of each executor")
-    parser.add_argument("--memory", default="2g", help="memory of each executor")
-    parser.add_argument("--num_nodes", type=int, default=1, help="executors")
-    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
-    parser.add_argument("--py_files", help="modules that go along, with commas between them")
-    parser.add_argument("--no_ship_environment", action="store_true", help="the nodes have this Python already")
-    for name in OPTIONS:
-        parser.add_argument(f"--{name}", type={"driver_cores": int, "start_timeout": float}.get(name, str))
+    parser.set_defaults(cluster_mode="local", cores=2)
+    add_option(parser, "py_files", help="modules that go along, with commas between them")
+    add_option(parser, "driver_memory", type=MEMORY, help="memory of the driver")
+    add_option(parser, "driver_cores", type=COUNT, help="cores of the driver, on YARN")
+    add_option(parser, "penv_archive", help="a packed environment for the nodes")
+    add_option(parser, "jars", help="jars that go along, with commas between them")
+    add_option(parser, "start_timeout", type=float, help="seconds that executors may take to start")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the program's file and its arguments")
     return parser
-
-
-def _pairs(settings: Sequence[str]) -> dict[str, str]:
-    wrong = [each for each in settings if "=" not in each]
-    if wrong:
-        raise ArgumentError(f"--conf takes NAME=VALUE; got {wrong[0]!r}.")
-    return dict(each.split("=", 1) for each in settings)
 
 
 def _run_here(mode: str, program: Program, request: Request) -> int:

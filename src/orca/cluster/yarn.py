@@ -1,6 +1,9 @@
 """Yarn: Spark on a Hadoop cluster, its driver here or in the application master.
 
 Owns the request to YARN, the shipment (the Python environment, Spark's jars, the program's own modules), and waiting.
+
+The Python clients of YARN (skein, yarn-api-client) are no longer maintained; Hadoop's own client, in Spark's JVM,
+knows high availability and Kerberos.
 """
 
 from __future__ import annotations

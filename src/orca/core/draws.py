@@ -1,4 +1,7 @@
-"""Draws: the random numbers of this process. Owns that ranks draw alike, and putting the generators back."""
+"""Draws: the random numbers of this process. Owns that ranks draw alike, and putting the generators back.
+
+Lightning's `seed_everything` and `isolate_rng` import a framework; these generators are put back without one.
+"""
 
 from __future__ import annotations
 

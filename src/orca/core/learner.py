@@ -19,6 +19,7 @@ from orca.core.units import positive
 from orca.core.world import World
 from orca.errors import ArgumentError, NotSupported
 from orca.monitor.heartbeat import Heartbeat
+from orca.storage.retries import STORAGE_TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class FitPlan:
         checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
         checkpoint_folder: The folder of checkpoints.
         checkpoint_keep: How many of the newest checkpoints stay; None for all.
+        checkpoint_visible: Whether the driver sees that folder as one of its own machine, so that rank 0 must see it.
+        storage_timeout: Seconds for which storage that fails is tried again.
         stores: Whether the state stays in `checkpoint_folder` at the end, instead of travelling back.
         end_trigger: When to stop before `epochs` are over.
         info: A dict for the user's own training operator.
@@ -67,6 +70,8 @@ class FitPlan:
     checkpoint_trigger: Trigger | None = None
     checkpoint_folder: str = ""
     checkpoint_keep: int | None = None
+    checkpoint_visible: bool = False
+    storage_timeout: float = STORAGE_TIMEOUT
     stores: bool = False
     end_trigger: Trigger | None = None
     info: dict[str, Any] = field(default_factory=dict)

@@ -23,12 +23,13 @@ from orca.core.items import Unsendable, encode
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
 from orca.core.source import Batch
-from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position
+from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position, State
 from orca.core.trace import Trace
 from orca.core.triggers import Moment, Trigger
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.monitor.heartbeat import CHECKPOINT, EpochEnd, Heartbeat
+from orca.monitor.stopping import Halted, StopOrder, StopPoint
 from orca.storage.checkpoints import CheckpointWriter
 
 _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpoint
@@ -45,6 +46,8 @@ class History:
     mine: list[dict[str, Any]] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     steps: int = 0
+    stop: StopOrder | None = None  # which ended the fit early
+    busy: float = 0.0  # seconds that this rank has worked itself
 
 
 @dataclass
@@ -78,6 +81,8 @@ class EpochLoop:
             self.plan = replace(self.plan, validation_trigger=None)
         self.usual_steps = self.plan.steps_per_epoch or self.train.steps
         self.endless = _endless(self.train, self.since, self.plan)
+        self.stop_point = self.heartbeat.stop_point
+        self.snapshot: State | None = None  # on rank 0, of the last epoch that has ended
 
     def run(self) -> History:
         """Run all epochs and the callbacks' last hooks; keep the state that these leave behind."""
@@ -94,8 +99,10 @@ class EpochLoop:
         # The steps after which the callbacks' last hooks were called already.
         last = history.steps if since.ended in (COMPLETE, STOPPED) else -1
         ending, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
-        while not ending and (self.before.steps or not self._is_over()):
-            ending, due = self._run_epoch()
+        saves = plan.checkpoint_trigger is not None or plan.stores
+        with self.stop_point.open(since.first_steps + history.steps + self.before.steps, self.learner.pauses, saves):
+            while not ending and (self.before.steps or not self._is_over()):
+                ending, due = self._run_epoch()
         if due and plan.callbacks:  # one of them may fail at the end: keep the trained state first
             self._keep(Losses(), STOPPING if ending == STOPPED else "")
             _wait_for(self.writer, self.world)
@@ -140,8 +147,9 @@ class EpochLoop:
             return COMPLETE, due
         if stops:
             return STOPPED, due
-        if due:
-            self._keep(Losses())
+        state = self._keep(Losses()) if due else None if self.learner.spread else self._state(Losses())
+        if world.rank == 0 and state is not None:
+            self.snapshot = state
         return "", due
 
     def _train(self, epoch: int, clock: Clock, steps: int | None) -> Losses:
@@ -155,7 +163,7 @@ class EpochLoop:
         if before.steps:
             self._revert(has_begun=True)
         while True:
-            part = EpochPart(batches, clock, before.steps + losses.steps)
+            part = EpochPart(batches, clock, before.steps + losses.steps, self.stop_point)
             stream = self.hooks.steps(part, part.step, self.heartbeat, self.world)
             losses = losses.then(self.learner.train(stream, self.heartbeat, epoch, self.plan, part.step))
             step = before.steps + losses.steps
@@ -163,8 +171,12 @@ class EpochLoop:
                 return losses
             if clock.validates(step):
                 self._validate(clock.steps + step)
-            if clock.keeps(step):
+            halts = self.stop_point.is_reached
+            if clock.keeps(step) or (halts and (self.plan.checkpoint_trigger is not None or self.plan.stores)):
                 self._keep(_added(before, self.world.all_gather(_bare(losses))))
+            if halts:
+                _wait_for(self.writer, self.world)
+                raise Halted
 
     def _is_validation_due(self, clock: Clock, steps: int) -> bool:
         """Say whether an epoch is validated at its end, after so many steps; not twice after the same step."""
@@ -224,11 +236,11 @@ class EpochLoop:
         if has_begun:
             self.hooks.restore()
 
-    def _keep(self, losses: Losses, ending: str = "") -> None:
+    def _keep(self, losses: Losses, ending: str = "") -> State:
         """Hand a state that a fit can be resumed from to the writer; all ranks call it."""
         since, history, phase = self.since, self.history, self.heartbeat.phase
         self.heartbeat.at(CHECKPOINT)
-        state, callbacks = self.learner.state(), self.hooks.states() | self.learner.callback_states()
+        state, callbacks = self._state(losses), self.hooks.states() | self.learner.callback_states()
         if self.writer is not None:
             if callbacks:
                 state.payload["callbacks"] = callbacks
@@ -237,11 +249,17 @@ class EpochLoop:
                 since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ending,
                 validations=tuple(self.validations),
             )  # fmt: skip
-            state.epoch = since.first_epoch + len(history.epochs)
-            state.steps = since.first_steps + history.steps + losses.steps
             state.position = position.as_json()
             self.writer.keep(state)
         self.heartbeat.at(phase)
+        return state
+
+    def _state(self, losses: Losses) -> State:
+        """Return the learner's state with the counts of epochs and steps; all ranks call it."""
+        state = self.learner.state()
+        state.epoch = self.since.first_epoch + len(self.history.epochs)
+        state.steps = self.since.first_steps + self.history.steps + losses.steps
+        return state
 
 
 @dataclass
@@ -323,14 +341,15 @@ class EpochPart:
     A learner may read ahead: that the batches were read does not say that they were trained on.
     """
 
-    def __init__(self, batches: Iterator[Batch], clock: Clock, step: int) -> None:
+    def __init__(self, batches: Iterator[Batch], clock: Clock, step: int, stop_point: StopPoint) -> None:
         self.batches, self.clock, self.step, self.paused = batches, clock, step, False
+        self.stop_point = stop_point
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.batches:
             yield batch
             self.step += 1
-            if self.clock.pauses(self.step):
+            if self.stop_point.reached(self.clock.steps + self.step) or self.clock.pauses(self.step):
                 self.paused = True
                 return
 

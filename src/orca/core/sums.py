@@ -3,6 +3,8 @@
 Each rank copies a piece of its arrays into its part of the shared memory, meets the others, and adds up the copies of
 all. They meet on sockets, which also tell when a rank has ended. Far less work for the processor
 than a ring over the loopback device. The sockets' names are public: who connects proves that it knows the run's secret.
+
+gloo goes through the loopback device, and torch has no collective of CPUs in shared memory.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ Metrics of classification take probabilities or logits, and tell them apart by e
 outside of 0 and 1 are logits. How rows are cut into batches, which ranks do, would decide on the result: logits of a
 few rows may all lie between 0 and 1. So such a metric counts both ways until some rank has seen a logit, unless the
 loss says that all of them are.
+
+torchmetrics' own `merge_state` raises for metrics with `full_state_update` or `dist_sync_on_step`, so the states are
+merged here.
 """
 
 from __future__ import annotations

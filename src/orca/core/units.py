@@ -36,6 +36,12 @@ def check_seconds(value: Any, word: str, no_limit: float | None) -> None:
     raise ArgumentError(f"{word} must be a number of seconds, {words} for no limit; got {value!r}.")
 
 
+def not_negative(value: Any, word: str) -> None:
+    """Raise where a value is no number of seconds, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ArgumentError(f"{word} must be a number of seconds, 0 or more; got {value!r}.")
+
+
 def positive(name: str, value: Any, other: str = "") -> int:
     """Return a number that must be 1, 2, 3, ...; `other` names the other values that are allowed."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:

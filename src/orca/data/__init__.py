@@ -13,7 +13,7 @@ _NAMES = {
     "spark_df_to_pd_sparkxshards": "orca.data.shard",
     "spark_df_to_ray_dataset": "orca.data.shard",
 }
-_MODULES = ("file", "image", "pandas", "ray_shards", "shard", "tf", "transformer")
+_MODULES = ("file", "pandas", "ray_shards", "shard", "transformer")
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,9 @@
 Rows that must meet (equal keys, neighbours in an order) are cut out of their shards by numpy, sent through one shuffle
 as slices of frames, and joined in the order of the shards they came from. Then pandas itself does the work on each
 shard, so that nulls, duplicates and types are treated as it treats them.
+
+Not pyspark.pandas, which changes nulls, types and the index, or Modin: these verbs mean the same on Spark, on Ray and
+here.
 """
 
 from __future__ import annotations

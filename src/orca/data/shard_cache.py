@@ -9,6 +9,9 @@ Shards are released when Python has no reference to their RDD any more: neither 
 of them, nor an RDD that is mapped from it. The RDD is a plain one, which refers to no other in Python, so that computed
 shards do not hold those they were made of. Python cannot see what refers to them in the JVM, DataFrames first of all:
 `hold_for_jvm` leaves the release of such shards to Spark's ContextCleaner.
+
+Not Spark's storage levels: shards would pass through the JVM, several times as slow as a file that is mapped
+(docs/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ bounds and moments of shards become those of all rows.
 
 Missing values (NaN, None) are left out of a fit and stay missing; StringIndexer makes them 0. All else is as
 in Spark ML: the deviation is that of a sample, and a constant column becomes the middle of the range, or 0.
+
+Not the scalers of Spark ML: they refuse missing values, and the frame would cross the JVM twice.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 import orca
 from orca.cluster.news import human
 from orca.cluster.proof import FRAMEWORKS, describe
-from orca.cluster.ray import SLOT_PATIENCE, wait_for_slots
+from orca.cluster.ray import free_slots
 from orca.cluster.spark import DEFAULTS, DYNAMIC, is_connect, is_dynamic
-from orca.core.engine import cores
+from orca.core.resources import cores
 from orca.core.units import size_of
 from orca.doctor.examination import Case
 from orca.doctor.finding import Finding, error, ok, summary, warn
@@ -83,7 +83,7 @@ def slots_of(case: Case) -> int | None:
         return cores()
     if case.engine == "ray":
         return int(sys.modules["ray"].cluster_resources().get("CPU", 0))
-    return wait_for_slots(case.session, case.workers, 0.0 if case.master.startswith("local[") else SLOT_PATIENCE)
+    return free_slots(case.session, case.workers)
 
 
 def ranks_to_start(case: Case) -> int:

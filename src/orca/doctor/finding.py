@@ -7,11 +7,12 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from orca.cluster.spark import NOT_SHOWN
 from orca.errors import WorkerFailed
+from orca.report.html import table
 
 OK, WARN, ERROR = "ok", "warn", "error"
 _MARKS = {OK: "ok", WARN: "warning", ERROR: "error"}  # in the order of a text: a terminal shows its end
@@ -102,7 +103,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         rows = [(_MARKS[finding.level], finding.topic, finding.sentence, finding.fix) for finding in self.findings]
-        return f"{table(rows)}<p>{html.escape(self.verdict())}</p>"
+        return f"{table(rows, style='text-align:left')}<p>{html.escape(self.verdict())}</p>"
 
 
 def ok(topic: str, what: str, got: str = "") -> Finding:
@@ -118,12 +119,6 @@ def warn(topic: str, what: str, got: str = "", fix: str = "") -> Finding:
 def error(topic: str, what: str, got: str = "", fix: str = "") -> Finding:
     """Return a finding that keeps training from starting."""
     return Finding(ERROR, topic, what, got, fix)
-
-
-def table(rows: Iterable[Sequence[str]]) -> str:
-    """Return rows of texts as an HTML table."""
-    lines = ("".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row) for row in rows)
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def summary(problem: BaseException) -> str:

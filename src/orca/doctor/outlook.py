@@ -11,8 +11,9 @@ from orca.core.learner import Learner
 from orca.core.source import Extent, Source
 from orca.core.state import State
 from orca.doctor.examination import CHECK_WITHIN, Case, examined, limited
-from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, summary, table, warn
+from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, summary, warn
 from orca.errors import OrcaError
+from orca.report.html import table
 from orca.rows.tree import flatten
 from orca.storage.files import filesystem
 
@@ -20,7 +21,6 @@ SYNCS = {
     "replicated": "every rank holds the model; gradients are averaged while they are computed",
     "sharded": "every rank updates its slice of the weights and holds that slice of the optimizer's state",
     "fully sharded": "weights, gradients and optimizer state are cut among the ranks (FSDP2)",
-    "horovod": "every rank holds the model; Horovod averages the gradients",
 }
 
 
@@ -59,7 +59,7 @@ class Explanation:
         return f"{self.outlook}\n\n{self.diagnosis}"
 
     def _repr_html_(self) -> str:
-        return table(self.outlook.lines) + self.diagnosis._repr_html_()
+        return table(self.outlook.lines, style="text-align:left") + self.diagnosis._repr_html_()
 
 
 def explain(

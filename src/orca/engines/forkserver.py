@@ -6,6 +6,9 @@ user's would carry over threads, a JVM and CUDA; it runs nothing but imports, so
 
 Each rank has a channel between driver and server. The server answers on it with the rank's exit code; when the
 driver closes it, or dies, the server kills the rank.
+
+Not multiprocessing's fork server: it imports the program's `__main__` again, has one environment for all children,
+and its children outlive a killed driver.
 """
 
 from __future__ import annotations
@@ -300,12 +303,14 @@ def _become(start: Start, folder: int, *files: int) -> Start:
 
 def main(requests: int) -> None:
     """Serve; in a rank, run it."""
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the driver
+    # Of a terminal, or of all processes of a container: the driver ends in order, and this process with it.
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     load(NEEDED)
     start = Server(socket.socket(fileno=requests)).serve()
     if start is None:
         os._exit(0)
-    signal.signal(signal.SIGINT, interrupt)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     from orca.engines import local  # which imports this module
 
     code = 0

@@ -5,6 +5,7 @@ Only the DataFrame API is used, so that it works through Spark Connect too, wher
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import socket
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from queue import Queue
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import pyarrow as pa
@@ -27,11 +28,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
 from orca.cluster.news import wait_until
-from orca.cluster.ray import SLOT_PATIENCE, wait_for_slots
+from orca.cluster.ray import free_slots
 from orca.cluster.spark import (
     DYNAMIC,
     active_session,
     driver_host,
+    executor_cpus,
     executors,
     is_connect,
     is_dynamic,
@@ -51,11 +53,14 @@ from orca.core.engine import (
     dumps,
     is_secondary,
     run_rank,
+    threads_asked_for,
 )
+from orca.core.resources import Grant
 from orca.core.source import Shards
 from orca.core.world import Peer
-from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
+from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost, recorded_in
 from orca.monitor.background import beside
+from orca.monitor.exits import ended
 from orca.monitor.failures import carried_by, carrier_of, made_by_user
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
@@ -68,6 +73,7 @@ _SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that 
 _TASKS_END_WITHIN = 3.0  # seconds that the tasks of such a job have to end
 _LOGGED_WITHIN = 0.1  # seconds in which Spark has logged that a task ended
 _NOTICED_WITHIN = 210.0  # seconds in which Spark gives a silent executor up (cluster.spark.OUTLIVES_PAUSES)
+_DECOMMISSION = "spark.decommission.enabled"
 _RESULT = "rank int, part int, payload binary"
 
 
@@ -83,7 +89,8 @@ class SparkEngine:
 
     def __init__(self, session: SparkSession, workers: int) -> None:
         self.session, self.workers = session, workers
-        self._executors = 0  # when the last run had to be cancelled: one of them fell silent
+        self._executors = 0  # when the last run began
+        self._cancelled = False  # the last run: one of them fell silent
 
     @classmethod
     def on_cluster(cls, workers_per_node: int) -> SparkEngine:
@@ -101,10 +108,12 @@ class SparkEngine:
         self._check_slots()
         tell_modules(self.session)
         host = driver_host(self.session)
+        settings = settings.or_threads(_threads_of(self.session))
         with dispatch(job, shards, self.workers, host, settings, self._room) as (envelope, hub):
             data: Any = shards.native if shards.home == self.name else shards.portable()
             frame, task = self._placed(data, envelope)
-            task = replace(task, over_hub=is_local(self.session) and not is_connect(self.session))
+            over_hub = is_local(self.session) and not is_connect(self.session)
+            task = replace(task, over_hub=over_hub, executor_cpus=executor_cpus(self.session))
             del data
             with muted(self.session):
                 try:
@@ -115,10 +124,18 @@ class SparkEngine:
                     raise self._failure(hub.error(wait=5.0), error) from None
         return _assemble(ranks, self.workers)
 
-    def settle(self) -> None:
-        """Wait until Spark knows of an executor that fell silent: it would give it work again."""
-        if self._executors:
+    def settle(self, seconds: float) -> bool:
+        """Wait until Spark knows of an executor that fell silent (it would give it work again), then for all."""
+        if is_connect(self.session):
+            return True
+        if self._cancelled:
             wait_until(lambda: executors(self.session) < self._executors, _NOTICED_WITHIN)
+        wait_until(self._is_complete, seconds)
+        return bool(slots(self.session))
+
+    def _is_complete(self) -> bool:
+        """Return whether there are as many executors as in the last run, and slots for all workers."""
+        return executors(self.session) >= self._executors and (slots(self.session) or 0) >= self.workers
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
@@ -183,7 +200,7 @@ class SparkEngine:
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
-        free = wait_for_slots(self.session, self.workers, 0.0 if is_local(self.session) else SLOT_PATIENCE)
+        free = free_slots(self.session, self.workers)
         if free is not None and free < self.workers:
             raise TooFewSlots(
                 f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at "
@@ -222,14 +239,18 @@ class SparkEngine:
     @contextmanager
     def _cancelling(self, hub: Hub) -> Iterator[None]:
         """Cancel the jobs of the block when their run has failed: Spark would wait minutes for a silent executor."""
-        before = 0 if is_connect(self.session) else executors(self.session)
-        self._executors = 0
+        self._executors = 0 if is_connect(self.session) else executors(self.session)
+        self._cancelled = False
+
+        leaving = _Decommissioned(self.session)
 
         def watch(over: Event) -> None:
             while not over.wait(0.2) and not hub.failed.is_set():
-                pass
+                for executor, executor_host in leaving.executors():
+                    reason = f"Spark takes its executor {executor} on {executor_host} away (decommissioning)"
+                    hub.stop_host(_names_of(executor_host), reason)
             while not over.wait(_SPARK_ENDS_WITHIN):  # again: between two of its jobs there is none to cancel
-                self._executors = before
+                self._cancelled = True
                 cancel()
 
         with _tagged(self.session) as cancel, beside(watch, "orca-canceller"):
@@ -237,9 +258,9 @@ class SparkEngine:
 
     def _failure(self, failure: WorkerFailed | None, error: Exception) -> Exception:
         """Return the error to raise: the rank's own, else the one that Spark's message tells of."""
-        if failure is not None:
-            return failure
         text = str(error)
+        if failure is not None:
+            return _with_executor_loss(failure, text)
         if "SPARK-24819" in text or "BarrierJobSlotsNumberCheckFailed" in text:
             return TooFewSlots(
                 f"{self.workers} workers must run at the same time, and Spark has fewer slots. "
@@ -247,8 +268,68 @@ class SparkEngine:
             )
         if (reported := carried_by(text)) is not None:
             return reported.error()
-        match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
-        return (made_by_user(text) or error) if match is None else DataError(match[1])
+        return recorded_in(text) or made_by_user(text) or error
+
+
+class _Decommissioned:
+    """The executors that Spark is taking away: of machines that are preempted, say.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        is_watched = not is_connect(session) and str(session.conf.get(_DECOMMISSION, "false")).lower() == "true"
+        self._scala: Any = cast(Any, session.sparkContext)._jsc.sc() if is_watched else None
+        self._next = 0.0
+
+    def executors(self) -> list[tuple[str, str]]:
+        """Return numbers and hosts of these executors; looked up once a second, and none in between."""
+        if self._scala is None or time.monotonic() < self._next:
+            return []
+        self._next = time.monotonic() + 1.0
+        with suppress(Exception):  # the session may be ending
+            scheduler, store = self._scala.taskScheduler(), self._scala.statusStore()
+            listed = store.executorList(True)
+            infos = [listed.apply(number) for number in range(listed.size())]
+            return [
+                (str(info.id()), str(info.hostPort()).rpartition(":")[0])
+                for info in infos
+                if scheduler.getExecutorDecommissionState(info.id()).isDefined()
+            ]
+        return []
+
+
+def _names_of(host: str) -> set[str]:
+    """Return the names that a rank on a host may give it, of which Spark knows one, or the address."""
+    names = {host, socket.gethostname()} if host in ("localhost", "127.0.0.1") else {host}
+    with suppress(OSError):
+        name, others, _ = socket.gethostbyaddr(host)
+        names |= {name, name.partition(".")[0], *others}
+    return names
+
+
+def _with_executor_loss(failure: WorkerFailed, text: str) -> WorkerFailed:
+    """Return the loss of a rank with Spark's reason for the loss of its executor, where Spark's error has one."""
+    match = re.search(r"ExecutorLostFailure \(executor \S+ .*?\) Reason: (.*)", text)
+    if match is None or not isinstance(failure, WorkerLost):
+        return failure
+    reason = match[1].strip().rstrip(".")
+    code = re.search(r"\bexit(?:ed with)? (?:code|status):? (\d+)", reason, re.IGNORECASE)
+    words = ended(int(code[1])) if code else failure.reason
+    reason = f"its executor was lost (Spark: {reason}): {words}"
+    return type(failure)(failure.rank, failure.host, reason, failure.remote_traceback)
+
+
+def _threads_of(session: SparkSession) -> int:
+    """Return the OMP_NUM_THREADS that the user set for the executors or this program; 0 without one."""
+    executors = str(session.conf.get("spark.executorEnv.OMP_NUM_THREADS", None) or "")
+    if executors.isdigit():
+        return int(executors)
+    # spark-submit sets it to the cores of the driver, which say nothing about executors.
+    derived = "PYSPARK_GATEWAY_PORT" in os.environ and session.conf.get("spark.driver.cores", None)
+    threads = threads_asked_for()
+    return 0 if derived == str(threads) else threads
 
 
 def _inheriting(session: SparkSession, work: Callable[[], None]) -> Callable[[], None]:
@@ -289,6 +370,7 @@ class BarrierPeer:
     size: int
     host: str
     secret: str = field(repr=False)  # of the run
+    grant: Grant
 
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order."""
@@ -304,12 +386,14 @@ class BarrierTask:
         pieces: Instead of rows, the pickled pieces of all ranks.
         dealt: Whether the record batches hold the rank's pieces.
         over_hub: Whether ranks meet over the hub of the run, as all of them can reach it for sure.
+        executor_cpus: The CPUs of an executor, which its ranks share; 0 if unknown.
     """
 
     envelope: Envelope
     pieces: tuple[bytes, ...] | None = None
     dealt: bool = False
     over_hub: bool = False
+    executor_cpus: float = 0.0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the rank on the task's record batches and yield its result."""
@@ -324,9 +408,12 @@ class BarrierTask:
 
         def peer_of(link: Link) -> Peer:
             size = len(infos)
+            neighbours = sum(info.address == infos[rank].address for info in infos)  # on this executor
+            gpus = context.resources().get("gpu")
+            grant = Grant(self.executor_cpus / neighbours, tuple(gpus.addresses) if gpus else None)
             if self.over_hub:
-                return HubPeer(link, rank, size, host)
-            return BarrierPeer(context, rank, size, host, link.ticket.secret)
+                return HubPeer(link, rank, size, host, grant)
+            return BarrierPeer(context, rank, size, host, link.ticket.secret, grant)
 
         try:
             result = run_rank(self.envelope, rank, peer_of, items)

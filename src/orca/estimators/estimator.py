@@ -6,6 +6,7 @@ predict:  check the arguments  ->  source_of(data)  ->  source.answer(PredictJob
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -13,7 +14,7 @@ from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.arguments import checked
-from orca.core.engine import Engine, Settings, threads_asked_for
+from orca.core.engine import Engine, Settings
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import natural, positive
@@ -21,6 +22,7 @@ from orca.errors import ArgumentError, NotSupported, OrcaError
 from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, load, preload_plugins
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
+from orca.storage.retries import STORAGE_TIMEOUT
 
 if TYPE_CHECKING:
     from orca.estimators.keras import KerasEstimator
@@ -113,6 +115,8 @@ class Estimator:
         seed: int | None = None,
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
+        storage_timeout: float = STORAGE_TIMEOUT,
+        return_timeout: float = 60.0,
         threads_per_worker: int | None = None,
         precision: str | None = None,
         accumulate: int = 1,
@@ -137,7 +141,7 @@ class Estimator:
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
             metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
                 functions `(output, target)` of all rows.
-            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
+            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "local", or that of a plug-in.
             config: The argument of all creators.
             workers_per_node: Workers (ranks) on each node of the cluster.
             scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
@@ -154,8 +158,10 @@ class Estimator:
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
                 what for.
-            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
-                else a node's cores shared among its workers.
+            storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
+            return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
+            threads_per_worker: Threads of a worker's arithmetic. By default OMP_NUM_THREADS, as `spark.executorEnv` or
+                this program has it, else the worker's share of the CPUs that its process, cgroup and executor may use.
             precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
             accumulate: Pieces into which each worker cuts its part of a step, to need less memory.
             clip_norm: The norm to which the gradients of a step are clipped.
@@ -198,7 +204,6 @@ class Estimator:
             squeeze=squeeze,
             device_cache=device_cache,
         )
-        threads = threads_per_worker or threads_asked_for()
         return kind(
             TorchLearner.of(model, optimizer, loss, dict(config or {}), entry.sync, initialization_hook, options),
             entry,
@@ -207,7 +212,16 @@ class Estimator:
             workers_per_node=workers_per_node,
             model_dir=model_dir,
             seed=TorchLearner.default_seed() if seed is None else natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver, start_timeout),
+            settings=Settings(
+                stall_timeout,
+                use_tqdm,
+                threads_per_worker or 0,
+                log_level,
+                log_to_driver,
+                start_timeout,
+                storage_timeout=storage_timeout,
+                return_timeout=return_timeout,
+            ),
             sync_stats=sync_stats,
         )
 
@@ -230,6 +244,8 @@ class Estimator:
         seed: int = 0,
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
+        storage_timeout: float = STORAGE_TIMEOUT,
+        return_timeout: float = 60.0,
         threads_per_worker: int | None = None,
     ) -> KerasEstimator:
         """Make an Estimator of a Keras model, version 3 (on TensorFlow) or 2 (tf_keras).
@@ -242,8 +258,7 @@ class Estimator:
             verbose: Whether to show a progress bar in a terminal.
             workers_per_node: Workers (ranks) on each node of the cluster.
             compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
-            backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
-                given, the cluster that is up.
+            backend: "spark", "ray" ("tf2"), "local", or that of a plug-in; unless given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
             log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             model_dir: The folder for a checkpoint after every fit, and for those of checkpoint_trigger.
@@ -253,12 +268,13 @@ class Estimator:
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
                 what for.
-            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
-                else a node's cores shared among its workers.
+            storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
+            return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
+            threads_per_worker: Threads of a worker's arithmetic. By default OMP_NUM_THREADS, as `spark.executorEnv` or
+                this program has it, else the worker's share of the CPUs that its process, cgroup and executor may use.
 
         Raises:
             ArgumentError: An argument has the wrong kind.
-            MissingDependency: backend="horovod" and Horovod is not installed.
         """
         kind = _estimator_class(cls, "orca.estimators.keras:KerasEstimator", "a Keras model")
         from orca.frameworks.keras.learner import KerasLearner
@@ -271,13 +287,12 @@ class Estimator:
         if config is not None and not isinstance(config, dict):
             raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
         options = dict(config or {})
-        entry = backend_of(backend) if backend else None
+        entry = backend_of(backend, "keras") if backend else None
         learner = KerasLearner.of(
             model_creator if keras_model is None else keras_model,
             compile_args_creator,
             options,
             sync_batch_norm,
-            entry.sync if entry else "replicated",
         )
         return kind(
             learner,
@@ -289,9 +304,11 @@ class Estimator:
             settings=Settings(
                 stall_timeout,
                 bool(verbose),
-                threads_per_worker or threads_asked_for(),
+                threads_per_worker or 0,
                 log_to_driver=log_to_driver,
                 start_timeout=start_timeout,
+                storage_timeout=storage_timeout,
+                return_timeout=return_timeout,
             ),
         )
 
@@ -330,7 +347,8 @@ class Estimator:
         from orca.estimators.training import TrainingEstimator
 
         preload_plugins()
-        return TrainingEstimator(learner, None if backend is None else backend_of(backend), **options)
+        entry = None if backend is None else backend_of(backend, learner.framework)
+        return TrainingEstimator(learner, entry, **options)
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str | None:
@@ -430,8 +448,8 @@ class Estimator:
         if cache:
             logger.warning("cache=True does nothing. Call df.persist() to keep the rows of a DataFrame between calls.")
         options: dict[str, Any] = {"weighted": bool(weight), "numbers": self.learner.numbers, "vectors": self.vectors}
-        serialize = bool(OrcaContext.serialize_data_creator)
-        return DataSpec(columns, labelled, batch_size, dict(self.config), serialize, seed=self.seed, **options)
+        lock = f"orca-{secrets.token_hex(16)}.lock" if OrcaContext.serialize_data_creator else ""
+        return DataSpec(columns, labelled, batch_size, dict(self.config), lock, seed=self.seed, **options)
 
 
 def name_of(model: Any) -> Any:

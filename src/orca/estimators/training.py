@@ -6,36 +6,37 @@ fit:  check the arguments  ->  source_of(data)  ->  engine.run(FitJob, shards)  
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from orca.core.arguments import checked
-from orca.core.engine import Engine, Settings
+from orca.core.engine import Settings
 from orca.core.learner import FitPlan, Learner
 from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
-from orca.core.source import DEFAULT_BATCH, DataSpec, Shards, Source
+from orca.core.source import DEFAULT_BATCH, DataSpec, Source
 from orca.core.state import STOPPED, STOPPING, OutputSpec, State
 from orca.core.triggers import EveryEpoch, trigger_of, watches_score
 from orca.core.units import natural, positive
-from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
+from orca.errors import ArgumentError, DataError, OrcaError
 from orca.estimators.estimator import Estimator
+from orca.estimators.recovery import check_state, run_through
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
+from orca.monitor.slowness import slow_ranks
+from orca.monitor.stopping import FINISHING
 from orca.registry import Backend, backend_of, load, source_of
 from orca.report.history import RunHistory
 from orca.report.tensorboard import Summaries, can_write
 from orca.rows.tree import listed
-from orca.storage.checkpoints import new_run, newest_run, path_of, versions
+from orca.storage.checkpoints import PREFIX, new_run, newest_run, newest_whole, path_of, read_version, versions
+from orca.storage.files import filesystem, is_local
 
 if TYPE_CHECKING:
     from orca.doctor.outlook import Explanation
 
 logger = logging.getLogger(__name__)
-
-BACK_WITHIN = 30.0  # seconds in which a cluster may replace a worker that was lost
 
 
 class TrainingEstimator(Estimator):
@@ -252,17 +253,44 @@ class TrainingEstimator(Estimator):
             end_trigger=None if end_trigger is None else trigger_of(end_trigger),
             callbacks=callbacks,
             epochs=epochs,
+            storage_timeout=self.settings.storage_timeout,
             **more,
         )
         state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume, max_failures)
         job = FitJob(learner, plan, metrics, state and state.to_send())
-        results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
+        results = run_through(
+            job,
+            lambda ranks: source.shards(ranks, valid),
+            lambda: self.engine,
+            partial(self._newest, plan.checkpoint_folder) if plan.checkpoint_trigger else lambda: None,
+            settings or self.settings,
+            max_failures,
+        )
+        stop = results[0][0].stop
+        if stop is not None and stop.interrupted and stop.step != FINISHING:
+            self._take_interrupted(results[0][1])
+            raise KeyboardInterrupt
         self._state = next(state for _, state in results if state is not None)
         if plan.stores:
             self._state = self._left_in(plan.checkpoint_folder, self._state.steps)
         histories = [history for history, _ in results]
         self._remember(histories[0], metrics, plan.checkpoint_folder)
+        if slow := slow_ranks([history.busy for history in histories], sum(t.seconds for t in histories[0].traces)):
+            self.history.about["slow ranks"] = ", ".join(f"{rank} ({times:.1f} times)" for rank, times in slow.items())
+        if stop is not None and stop.interrupted:
+            raise KeyboardInterrupt
         return histories
+
+    def _take_interrupted(self, state: State | None) -> None:
+        """Begin the next fit with the weights of the last epoch that an interrupted one has finished."""
+        if state is None:
+            logger.warning("interrupted before the end of an epoch: the weights stay as they were before this fit")
+            return
+        self._state = state.settled()
+        logger.warning(
+            "interrupted: the Estimator has the weights of the end of epoch %d (%d steps); the next fit begins there",
+            *(state.epoch, state.steps),
+        )
 
     @property
     def _dated(self) -> bool:
@@ -284,20 +312,38 @@ class TrainingEstimator(Estimator):
             return self._state, plan
         if not self.model_dir:
             raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
-        state, folder = self._state, newest_run(self.model_dir) if resume else None
-        if folder is None:
+        state, folder = self._state, newest_run(self.model_dir, damaged=True) if resume else None
+        resumed = self._resumed(folder) if folder else None
+        if folder is None or resumed is None:
             folder = self.run_folder or new_run(self.model_dir, dated=self._dated)
         else:
-            state = self._resumed(folder)
+            state = resumed
             plan = replace(plan, seed=state.position["seed"]) if state.position is not None else plan
+        fs, place = filesystem(folder)
         return state, replace(
-            plan, checkpoint_trigger=trigger, checkpoint_folder=folder, checkpoint_keep=keep, stores=stores
+            plan,
+            checkpoint_trigger=trigger,
+            checkpoint_folder=folder,
+            checkpoint_keep=keep,
+            checkpoint_visible=is_local(fs) and fs.isdir(place),
+            stores=stores,
         )
 
-    def _resumed(self, folder: str) -> State:
+    def _newest(self, folder: str, prefix: str | None = PREFIX) -> tuple[int, State] | None:
+        """Return the newest checkpoint of a fit that can be read and fits the model; None if there is none at all."""
+        return newest_whole(folder, self._read_checked, prefix, self.settings.storage_timeout)
+
+    def _read_checked(self, path: str) -> State:
+        state = self._read(path)
+        check_state(self.learner, state, path)
+        return state
+
+    def _resumed(self, folder: str) -> State | None:
         """Return the state of the fit whose checkpoints are in a folder."""
-        state = self._read(path_of(folder))
-        self.learner.check_state(state, path_of(folder))
+        newest = self._newest(folder)
+        if newest is None:
+            return None
+        state = newest[1]
         logger.info("resuming the fit in %s after %d steps", folder, state.steps)
         if state.position is not None and state.position.get("ended") in (STOPPED, STOPPING):
             logger.info(
@@ -324,43 +370,14 @@ class TrainingEstimator(Estimator):
         state = load_state(path, self.learner.framework, mapped=bool(in_place))
         return replace(state, path=path) if in_place else state
 
-    def _run_through(
-        self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
-    ) -> list[Any]:
-        """Run a fit; where a worker is lost or stuck, resume from the last checkpoint, so many times."""
-        engine = self.engine
-        for failure in count(1):
-            try:
-                return engine.run(job, shards(engine.workers), settings or self.settings)
-            except (WorkerLost, WorkerStalled) as error:
-                if failure > max_failures:
-                    raise
-                checkpoints = versions(job.plan.checkpoint_folder) if job.plan.checkpoint_trigger else []
-                if checkpoints:
-                    job = replace(job, state=self._read(path_of(job.plan.checkpoint_folder)).to_send())
-                place = f"after step {checkpoints[-1]}" if checkpoints else "from where this fit began"
-                words = "%s\nFailure %d of the %d that max_failures allows: going on %s."
-                logger.warning(words, error, failure, max_failures, place)
-                engine = self._engine_after(engine)
-        raise AssertionError("unreachable")
-
-    def _engine_after(self, former: Engine) -> Engine:
-        """Return the engine to continue with: all workers where they come back in time, else those that are left."""
-        former.settle()
-        deadline = time.monotonic() + BACK_WITHIN
-        while (engine := self.engine).workers < former.workers and time.monotonic() < deadline:
-            time.sleep(0.2)
-        if engine.workers < former.workers:
-            logger.warning("going on with %d of %d workers: no more came back.", engine.workers, former.workers)
-        return engine
-
     def _remember(self, history: History, metrics: Sequence[Metric], folder: str) -> None:
         """Add a fit to the history, and to the summaries where they are wanted."""
         backend = self.backend.engine if self.backend else self._engine_name()
         self.history.about = {"backend": backend, "workers_per_node": self.workers_per_node, **self.config}
         self.history.add(history.epochs, history.traces)
         first = self._current().steps - history.steps + 1
-        course = (history.epochs, history.traces, first, [metric.name for metric in metrics])
+        lines = self._summary_lines(history.epochs, first)
+        course = (lines, history.traces, first, [metric.name for metric in metrics])
         if self._summaries is not None:
             self._summaries.write(*course)
         elif self._dated and self.model_dir and can_write():
@@ -369,6 +386,10 @@ class TrainingEstimator(Estimator):
                 self._beside.write(*course)
             except Exception as error:  # nobody asked for it: the fit is good without
                 logger.warning("no summary was written under %s: %s", self.model_dir, error)
+
+    def _summary_lines(self, lines: Sequence[dict[str, Any]], first_step: int) -> Sequence[dict[str, Any]]:
+        """Return the epochs of a fit as its summary shows them."""
+        return lines
 
     @checked
     def evaluate(
@@ -559,15 +580,19 @@ class TrainingEstimator(Estimator):
 
         Args:
             path: The model_dir, or the folder of one fit in it.
-            version: The steps behind the checkpoint; the newest unless given.
+            version: The steps behind the checkpoint; unless given, the newest one that can be read.
             prefix: The first part of its name, where the folder has several such parts.
 
         Raises:
-            ArgumentError: There is no such checkpoint; lists those that there are.
+            ArgumentError: There is no such checkpoint, with a list of those that there are; or it cannot be read.
         """
-        folder = path if versions(path, prefix) else newest_run(path, prefix) or path
+        folder = path if versions(path, prefix) else newest_run(path, prefix, damaged=version is None) or path
+        if version is None and (newest := self._newest(folder, prefix)) is not None:
+            self._state = newest[1].settled()
+            return self
         place = path_of(folder, version, prefix)
-        self._take(self._read(place), place)
+        state = read_version(place, self._read, self.settings.storage_timeout)
+        self._take(state, place)
         return self
 
     def load_latest_orca_checkpoint(self, path: str) -> Self:
@@ -616,7 +641,7 @@ class TrainingEstimator(Estimator):
 
     def _take(self, state: State, name: str) -> None:
         """Begin with this state from now on, where it fits the model: a new fit, not one that was interrupted."""
-        self.learner.check_state(state, name)
+        check_state(self.learner, state, name)
         self._state = state.settled()
 
     def _learn_rows(self, row: OutputSpec | None, output: OutputSpec | None) -> None:

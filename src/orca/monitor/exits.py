@@ -8,12 +8,18 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 SILENT_END = "its process ended without a word: killed, out of memory, or its node is gone"
+KILLED = f"its process was ended by {signal.SIGKILL.name}"
 CODE_END = "its process ended with exit code"
 FAULT = b"Fatal Python error: "  # the beginning of the words of Python's faulthandler
+NO_CHECKPOINT = (
+    "No checkpoint of the running step was kept. With model_dir= and max_failures= or a checkpoint_trigger=, a fit "
+    "keeps one and goes on from it"
+)
 _SHELL = 128  # shells, and with them Spark and YARN, add it to a signal's number
 _LESS_MEMORY = "Lower batch_size or workers_per_node, pass shard_model=True, or give the workers more memory"
 _CRASH = "a library crashed. See the rank's stack below; another version of the library may help"
@@ -97,17 +103,36 @@ def resident_memory() -> int:
 def memory_limit(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes that this process and its neighbours may hold: by the tightest cgroup, or the machine."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for text in _memory_files(groups, root, "memory.max", "memory.limit_in_bytes"):
+        with suppress(ValueError):  # "max" is no number
+            limits.append(int(text))
+    return min(limits)
+
+
+def oom_kills(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many processes of the cgroups of this process the kernel has killed for want of memory."""
+    texts = _memory_files(groups, root, "memory.events", "memory.oom_control")
+    return sum(int(number) for text in texts for number in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE))
+
+
+def _memory_files(groups: Path, root: Path, v2: str, v1: str) -> Iterator[str]:
+    """Yield the contents of a file of the cgroups that this process is in, by its name in either version."""
     with suppress(OSError):
         for line in groups.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers not in ("", "memory"):
                 continue
-            tree, file = (root, "memory.max") if not controllers else (root / "memory", "memory.limit_in_bytes")
+            tree, file = (root, v2) if not controllers else (root / "memory", v1)
             group = tree / path.lstrip("/")
             for folder in [group, *group.parents]:
-                with suppress(OSError, ValueError):  # "max" is no number; a container may not see all folders
-                    limits.append(int((folder / file).read_text()))
-    return min(limits)
+                with suppress(OSError):  # a container may not see all folders
+                    yield (folder / file).read_text()
+
+
+def out_of_memory(resident: int, limit: int) -> str:
+    """Return in words how a process ended that the kernel killed because its cgroup was out of memory."""
+    held = f" {_held(resident, limit)}." if resident else f" It may hold {limit / 1e9:.1f} GB in all." if limit else ""
+    return f"it was out of memory: the kernel killed its process (SIGKILL) as its cgroup was full.{held} {_LESS_MEMORY}"
 
 
 def _held(resident: int, limit: int) -> str:

@@ -7,7 +7,18 @@ import re
 import traceback
 from dataclasses import dataclass
 
-from orca.errors import DataError, OrcaError, WorkerFailed, WorkerLost, WorkerStalled, word_of, worker_failed
+from orca.errors import (
+    RECORD,
+    DataError,
+    OrcaError,
+    WorkerFailed,
+    WorkerLost,
+    WorkerPreempted,
+    WorkerStalled,
+    code_of,
+    word_of,
+    worker_failed,
+)
 from orca.monitor.tracebacks import digest, shortened
 from orca.monitor.verbosity import is_debug
 
@@ -26,8 +37,10 @@ class Failure:
         reason: The exception's type and text, or how the process ended.
         traceback: Its traceback, or the stack of a stalled rank; "" when there is none.
         secondary: Whether it is a consequence of another rank's failure, such as a closed connection.
-        kind: "error" (it raised), "lost" (its process is gone) or "stalled" (it made no progress).
+        kind: "error" (it raised), "lost" (its process is gone), "preempted" (it had to end) or "stalled" (it made no
+            progress).
         word: The class of an error of Orca's own, such as "DataError"; "" for any other.
+        code: Its code, such as "null-values"; "" for any other.
     """
 
     rank: int
@@ -37,14 +50,16 @@ class Failure:
     secondary: bool = False
     kind: str = "error"
     word: str = ""
+    code: str = ""
 
     def error(self) -> WorkerFailed:
         """Return the exception to raise for it."""
         shown = shortened(self.reason), digest(self.traceback, own=bool(self.word))
         args = self.rank, self.host, self.reason, self.traceback, shown
         if self.kind == "error":
-            return worker_failed("" if self.secondary else self.word, *args)
-        return {"lost": WorkerLost, "stalled": WorkerStalled}[self.kind](*args)
+            word, code = ("", "") if self.secondary else (self.word, self.code)
+            return worker_failed(word, *args, code=code)
+        return {"lost": WorkerLost, "preempted": WorkerPreempted, "stalled": WorkerStalled}[self.kind](*args)
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,8 @@ def reason_of(error: BaseException) -> str:
 
 def trace_of(error: BaseException, limit: int) -> str:
     """Return an exception's traceback, without its middle where it is longer: frames come before a long text."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    text = "".join(line for line in lines if not line.startswith(RECORD))
     return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
 
 
@@ -98,7 +114,7 @@ _REPORT = "orca report: "  # before the JSON
 def carrier_of(rank: int, host: str, error: BaseException, secondary: bool = False) -> OrcaError:
     """Return the exception whose text brings an error of a worker to the driver."""
     trace = trace_of(error, TRACE_LIMIT)
-    report = json.dumps([rank, host, reason_of(error), trace, secondary, word_of(error)])
+    report = json.dumps([rank, host, reason_of(error), trace, secondary, word_of(error), code_of(error)])
     return OrcaError(f"orca rank {rank} on {host} failed: {reason_of(error)}\n{_REPORT}{report}")
 
 
@@ -108,9 +124,9 @@ def carried_by(text: str) -> Failure | None:
     if match is None:
         return None
     try:
-        rank, host, *texts, secondary, word = json.JSONDecoder().raw_decode(text.partition(_REPORT)[2])[0]
+        rank, host, *texts, secondary, word, code = json.JSONDecoder().raw_decode(text.partition(_REPORT)[2])[0]
         reason, trace = texts
-        return Failure(int(rank), str(host), str(reason), str(trace), bool(secondary), word=str(word))
+        return Failure(int(rank), str(host), str(reason), str(trace), bool(secondary), word=str(word), code=str(code))
     except ValueError:  # a worker that its driver heard, or a text that was cut off
         return Failure(int(match[1]), match[2], match[3], text)
 

@@ -13,10 +13,13 @@ from threading import Event
 from typing import NamedTuple, TypeVar
 
 from orca.monitor.background import beside
+from orca.monitor.stopping import StopPoint
 
 # Phases of a step. Higher is further in the step: among stuck ranks the lowest holds up the others.
 PHASES = ("start", "data", "forward", "backward", "optimizer", "evaluate", "checkpoint", "storage", "wait")
 START, DATA, FORWARD, BACKWARD, OPTIMIZER, EVALUATE, CHECKPOINT, STORAGE, WAIT = range(len(PHASES))
+# What a rank does without the others; a backward pass may contain their sums.
+BUSY = {DATA, FORWARD, OPTIMIZER}
 SIGN_EVERY, SAY_EVERY = 0.5, 60.0  # seconds between signs, and between log records, of a rank that waits for storage
 
 logger = logging.getLogger(__name__)
@@ -25,7 +28,10 @@ _current: ContextVar[Heartbeat | None] = ContextVar("heartbeat", default=None)
 
 
 class Beat(NamedTuple):
-    """The place where a rank is; `rows` are those of all ranks that this epoch has seen in so many `seconds`."""
+    """The place where a rank is; `rows` are those of all ranks that this epoch has seen in so many `seconds`.
+
+    `busy` are the seconds of training that it has worked itself.
+    """
 
     rank: int
     epoch: int = 0
@@ -36,6 +42,7 @@ class Beat(NamedTuple):
     loss: float | None = None
     rows: int = 0
     seconds: float = 0.0
+    busy: float = 0.0
 
     @property
     def doing(self) -> str:
@@ -60,8 +67,8 @@ class Heartbeat:
     """
 
     __slots__ = (
-        *("_ends", "_epoch_start", "_since", "epoch", "loss", "phase", "position"),
-        *("profile", "progress", "rows", "seconds", "steps"),
+        *("_ends", "_entered", "_epoch_start", "_since", "epoch", "loss", "phase", "position"),
+        *("busy", "profile", "progress", "rows", "seconds", "steps", "stop_point"),
     )
 
     def __init__(self) -> None:
@@ -69,13 +76,18 @@ class Heartbeat:
         self.phase = START
         self.loss: float | None = None
         self.profile = dict.fromkeys((*PHASES, "communication"), 0.0)
-        self.seconds = self._since = self._epoch_start = 0.0
+        self.seconds = self.busy = self._since = self._epoch_start = 0.0
+        self._entered = time.perf_counter()
+        self.stop_point = StopPoint()
         self._ends: deque[EpochEnd] = deque(maxlen=1000)  # nobody may take them
 
     def at(self, phase: int) -> None:
         """Enter a phase, also the same one again: each call counts as progress."""
+        now = time.perf_counter()
+        if self.phase in BUSY:
+            self.busy += now - self._entered
+        self._entered = now
         if self._since:
-            now = time.perf_counter()
             self.profile[PHASES[self.phase]] += now - self._since
             self._since = now
         self.phase = phase
@@ -138,7 +150,8 @@ class Heartbeat:
         with suppress(TypeError, ValueError, RuntimeError):  # a loss that is no number must not end telemetry
             loss = None if self.loss is None else float(self.loss)
         place = (int(self.epoch), int(self.position), int(self.steps), int(self.phase))
-        return Beat(rank, *place, progress=self.progress, loss=loss, rows=int(self.rows), seconds=self.seconds)
+        busy = self.busy + (time.perf_counter() - self._entered if self.phase in BUSY else 0.0)
+        return Beat(rank, *place, self.progress, loss, rows=int(self.rows), seconds=self.seconds, busy=busy)
 
 
 def counted(items: Iterable[T]) -> Iterator[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -23,16 +24,21 @@ from orca.monitor.protocol import (
     HUB,
     MESSAGE_LIMIT,
     Abort,
+    AskLimit,
     Connection,
     Gather,
     Gathered,
     Log,
     Malformed,
+    Stop,
     Ticket,
 )
+from orca.monitor.slowness import Slowness
 from orca.monitor.stalls import Suspicion
+from orca.monitor.stopping import StopRound
 
 STRANGERS_LINES = 40  # of the log about connections without the secret
+LIMITS_WITHIN = 10.0  # seconds that ranks may take to name the step that they are in
 STACK_WITHIN = 2.0  # seconds a stalled rank has to answer with its stack
 DRIVER_SLEPT = 5.0  # seconds between two looks at the ranks after which the driver itself was asleep
 LAST_TURNS = 16  # turns of the event loop at the end, for lines that arrived and are not read yet
@@ -90,6 +96,7 @@ class Hub:
         self.size, self.host, self.stall = size, host, stall
         self.on_beat, self.on_log, self.on_epoch = on_beat, on_log, on_epoch
         self.failed = threading.Event()
+        self.stop_refused = threading.Event()  # ranks cannot stop in order
         self._primary: Failure | None = None
         self._ticket: Ticket | None = None
         # Below: only the hub's thread.
@@ -99,6 +106,10 @@ class Hub:
         self._signs: dict[tuple[int, str], Sign] = {}  # by rank and kind
         self._rounds: dict[int, dict[int, str]] = {}  # round -> the texts of ranks
         self._suspicion: Suspicion | None = None
+        self._slowness = Slowness()
+        self._stop_round: StopRound | None = None
+        self._oom_kills = exits.oom_kills()  # on this machine, before the run
+        self._leaving: dict[int, str] = {}  # ranks that have to end, and why
         self._abort_reason: str | None = None
         self._last_progress = 0.0
 
@@ -147,6 +158,21 @@ class Hub:
     def give_up(self, reason: str) -> None:
         """End the run because of the ranks that are absent, unless all came meanwhile."""
         self._order(self._give_up, reason)
+
+    def stop(self, reason: str, rank: int = -1, host: str = "", interrupted: bool = False) -> None:
+        """End the run in order: after the running step, with a checkpoint; at once if there is nothing to save.
+
+        Args:
+            reason: Why.
+            rank: The rank that has to end; -1 for the driver.
+            host: Its host.
+            interrupted: Whether the user interrupts it, who gets the weights of the last epoch.
+        """
+        self._order(self._stop, StopRound(reason, rank, host, interrupted))
+
+    def stop_host(self, names: set[str], reason: str) -> None:
+        """End the run in order, because of a host that is taken away; by any of its names."""
+        self._order(self._stop_host, names, reason)
 
     def lost(self, rank: int, host: str, reason: str) -> None:
         """Say that a rank's process was seen to end by itself."""
@@ -242,8 +268,8 @@ class Hub:
                 call(self.on_log, seat.rank, message)
             case EpochEnd():
                 call(self.on_epoch, seat.rank, message)
-            case protocol.Fail(reason, traceback, secondary, word):
-                self._note(Failure(seat.rank, seat.host, reason, traceback, secondary, word=word))
+            case protocol.Fail(reason, traceback, secondary, word, code):
+                self._note(Failure(seat.rank, seat.host, reason, traceback, secondary, word=word, code=code))
                 self._end(seat.rank, "failed")
                 seat.connection.send(protocol.Ack())  # acknowledged means known
             case protocol.Stack():
@@ -253,6 +279,11 @@ class Hub:
                         self._convict(self._suspicion)
             case protocol.Memory():
                 seat.memory = message
+            case protocol.Leaving(reason):
+                self._leaving.setdefault(seat.rank, reason)
+                self._stop(StopRound(f"its process got {reason}", seat.rank, seat.host, interrupted=False))
+            case protocol.Limit(step):
+                self._take_limit(seat.rank, step)
             case protocol.Bye():
                 self._last_progress = time.monotonic()
                 if seat.rank not in self._endings:
@@ -301,13 +332,20 @@ class Hub:
             return
         seat = self._seats.get(rank)
         host = host or (seat.host if seat else NOWHERE)
-        if seat and reason == SILENT_END:
+        is_killed = reason == SILENT_END or reason.startswith(exits.KILLED)
+        if seat and is_killed and seat.host == socket.gethostname() and exits.oom_kills() > self._oom_kills:
+            reason = exits.out_of_memory(*seat.memory)
+        elif seat and reason == SILENT_END:
             reason = exits.silent_end(seat.connection.fault, *seat.memory)
-        self._note(Failure(rank, host, reason, kind="lost"))
+        kind = "lost"
+        if rank in self._leaving:
+            kind = "preempted"
+            reason = f"it got {self._leaving[rank]}, and ended before it could stop in order: {reason}"
+        self._note(Failure(rank, host, reason, kind=kind))
         self._end(rank, "was lost")
 
     def _note(self, failure: Failure) -> None:
-        if self._abort_reason is not None and (failure.secondary or failure.kind == "lost"):
+        if self._abort_reason is not None and (failure.secondary or failure.kind in ("lost", "preempted")):
             return  # a consequence of our abort
         key, now = (failure.rank, failure.kind), time.monotonic()
         when = self._signs[key].when if key in self._signs else now
@@ -331,6 +369,49 @@ class Hub:
         self._primary = primary
         self.failed.set()
 
+    # Ends in order; see stopping.py.
+
+    def _stop_host(self, names: set[str], reason: str) -> None:
+        rank = next((rank for rank, seat in sorted(self._seats.items()) if seat.host in names), -1)
+        host = self._seats[rank].host if rank in self._seats else NOWHERE
+        self._stop(StopRound(reason, rank, host, interrupted=False))
+
+    def _stop(self, stop_round: StopRound) -> None:
+        if self._stop_round is not None or self._troubled:
+            return
+        self._stop_round = stop_round
+        if len(self._seats) < self.size or self._endings:
+            if not self._endings:  # else the work is done
+                self._refuse_stop(stop_round)
+            return
+        for seat in self._seats.values():
+            seat.connection.send(AskLimit(stop_round.interrupted))
+        self._loop.call_later(LIMITS_WITHIN, self._check_limits, stop_round)
+
+    def _take_limit(self, rank: int, step: int) -> None:
+        stop_round = self._stop_round
+        if stop_round is None or self._troubled:
+            return
+        stop_round.limits[rank] = step
+        order = stop_round.order(self.size)
+        if stop_round.is_refused:
+            self._refuse_stop(stop_round)
+        elif order is not None:
+            for seat in self._seats.values():
+                seat.connection.send(Stop(order.step, order.rank, order.host, order.reason, order.interrupted))
+
+    def _check_limits(self, stop_round: StopRound) -> None:
+        if len(stop_round.limits) < self.size and not self._troubled:
+            self._refuse_stop(stop_round)
+
+    def _refuse_stop(self, stop_round: StopRound) -> None:
+        """End the run now: no step that all ranks can stop after is known, or nothing would be kept there."""
+        self.stop_refused.set()
+        if not stop_round.interrupted:
+            rank, host = max(0, stop_round.rank), stop_round.host or NOWHERE
+            self._publish(Failure(rank, host, f"{stop_round.reason}. {exits.NO_CHECKPOINT}", kind="preempted"))
+            self._abort(stop_round.reason)
+
     # Stalls.
 
     @property
@@ -339,6 +420,8 @@ class Hub:
 
     def _watch(self, now: float) -> None:
         ranks = [rank for rank, seat in sorted(self._seats.items()) if rank not in self._endings and seat.joined]
+        if len(ranks) == self.size and not self._troubled:
+            self._look_for_slow(now)
         overdue = ranks and self.stall > 0 and now - self._last_progress >= self.stall
         if not overdue or self._suspicion is not None or self._troubled:
             return
@@ -346,6 +429,14 @@ class Hub:
         for rank in suspicion.asked:
             self._seats[rank].connection.send(protocol.Ask())
         self._loop.call_later(STACK_WITHIN if suspicion.asked else 0.0, self._convict, suspicion)
+
+    def _look_for_slow(self, now: float) -> None:
+        for rank, times in self._slowness.look(now, [self._seats[rank].beat for rank in range(self.size)]).items():
+            logger.warning(
+                "rank %d on %s is slow: it needs %.1f times as long as the others, which wait for it. Look for other "
+                "work on that machine, and for uneven data",
+                *(rank, self._seats[rank].host, times),
+            )
 
     def _convict(self, suspicion: Suspicion) -> None:
         if self._suspicion is not suspicion or self._troubled:  # a rank has moved, or failed

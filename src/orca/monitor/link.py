@@ -7,6 +7,7 @@ import faulthandler
 import logging
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -18,13 +19,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from orca.errors import ArgumentError, OrcaError, word_of
+from orca.errors import ArgumentError, OrcaError, code_of, word_of
 from orca.monitor import handshake, protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.exits import memory_limit, resident_memory
 from orca.monitor.failures import reason_of, trace_of
 from orca.monitor.heartbeat import WAIT, Heartbeat
 from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Connection, Gathered, Log, Ticket, encode
+from orca.monitor.stopping import StopOrder
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
 PAUSE = 120.0  # seconds for which the driver may be suspended
@@ -134,6 +136,45 @@ class Link:
             if enabled:
                 faulthandler.enable(_STDERR)
 
+    @contextmanager
+    def leaving_in_order(self) -> Iterator[None]:
+        """Let the hub end the run when this process gets SIGTERM, and ignore Ctrl-C, which is for the driver.
+
+        Python calls a handler when its main thread is back from C, which may be too late: the signal's number is
+        written to a socket at once, which the link's thread reads.
+        """
+        numbers = [
+            number
+            for number in (signal.SIGTERM, signal.SIGINT)
+            if signal.getsignal(number) not in (None, signal.SIG_IGN)  # not set by Python, or ignored already
+        ]
+        if not self.connected or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+
+        def hear() -> None:
+            if signal.SIGTERM in ours.recv(64):
+                self._connection.send(protocol.Leaving("SIGTERM"))
+
+        def close() -> None:
+            self._loop.remove_reader(ours)
+            ours.close()
+
+        self._order(lambda: self._loop.add_reader(ours, hear))
+        former = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(former)
+            theirs.close()
+            self._order(close)
+
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order, once each gave its own."""
         if self._thread is None:
@@ -187,7 +228,8 @@ class Link:
         trace = trace_of(error, TEXT_LIMIT)
         self._post_gap()
         secondary = secondary or from_parting(error)
-        if not self._post(protocol.Fail(reason_of(error)[:LINE_LIMIT], trace, secondary, word_of(error))):
+        reason = reason_of(error)[:LINE_LIMIT]
+        if not self._post(protocol.Fail(reason, trace, secondary, word_of(error), code_of(error))):
             return False
         acks: list[Any] = []
 
@@ -333,6 +375,10 @@ class Link:
                     self._welcome = True
                     self._connection.send(self.heartbeat.beat(self.rank))  # now the hub may count on us
                 self._replies.put(message)
+            case protocol.AskLimit(interrupted):
+                self._connection.send(protocol.Limit(self.heartbeat.stop_point.limit(interrupted)))
+            case protocol.Stop():
+                self.heartbeat.stop_point.give(StopOrder(*message))
             case protocol.Ask():
                 self._connection.send(protocol.Stack(stack_of(self._owner)))
             case Abort(reason) if self._welcome:

@@ -1,4 +1,7 @@
-"""Progress: one bar for all ranks, or a line for each epoch, on the driver. Owns their numbers and their form."""
+"""Progress: one bar for all ranks, or a line for each epoch, on the driver. Owns their numbers and their form.
+
+One tqdm bar: rich would be one more dependency and show nothing in the log of a cluster.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Before the first of them, both ends prove that they know the secret of the run (`handshake.py`). A line that arrives
 becomes one of the messages below, or the connection is dropped; nothing is ever unpickled or evaluated. Only a process
 that crashes ends with something else: the plain text of Python's faulthandler.
+
+Not gRPC or ZeroMQ: they would save about 30 lines of framing and be one more dependency of every executor.
 """
 
 # ruff: noqa: UP014  # a table of messages, not a page of classes
@@ -53,17 +55,24 @@ class Log(NamedTuple):
 # The messages besides Log, Beat and EpochEnd. From a rank:
 Hello = NamedTuple("Hello", [("host", str)])  # the first message after the handshake
 Gather = NamedTuple("Gather", [("round", int), ("text", str)])
-Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool), ("word", str)])
+Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool), ("word", str), ("code", str)])
 Stack = NamedTuple("Stack", [("text", str)])
 Memory = NamedTuple("Memory", [("resident", int), ("limit", int)])  # bytes it holds, and may hold
+Leaving = NamedTuple("Leaving", [("reason", str)])  # its process has to end
+Limit = NamedTuple("Limit", [("step", int)])  # it will not pass this step without a Stop; see stopping.py
 Bye = NamedTuple("Bye", [])  # a clean end
 # From the hub:
 Ack = NamedTuple("Ack", [])  # the rank is welcome, or its error is known
 Gathered = NamedTuple("Gathered", [("round", int), ("texts", list[str]), ("obstacle", str)])
 Ask = NamedTuple("Ask", [])  # for the stack
+AskLimit = NamedTuple("AskLimit", [("interrupted", bool)])
+Stop = NamedTuple("Stop", [("step", int), ("rank", int), ("host", str), ("reason", str), ("interrupted", bool)])
 Abort = NamedTuple("Abort", [("reason", str)])  # end the process; as the answer to Hello, a refusal
 
-_KINDS = (Beat, EpochEnd, Log, Hello, Gather, Fail, Stack, Memory, Bye, Ack, Gathered, Ask, Abort)
+_KINDS = (
+    *(Beat, EpochEnd, Log, Hello, Gather, Fail, Stack, Memory, Leaving, Limit, Bye),
+    *(Ack, Gathered, Ask, AskLimit, Stop, Abort),
+)
 MESSAGES = {kind.__name__: kind for kind in _KINDS}
 FIELDS = {name: tuple(get_type_hints(kind).values()) for name, kind in MESSAGES.items()}
 

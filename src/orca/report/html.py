@@ -1,4 +1,7 @@
-"""HTML: a run as HTML. Owns its text and looks: one file, no network, readable in light and dark."""
+"""HTML: a run as HTML. Owns its text and looks: one file, no network, readable in light and dark.
+
+Plain string formatting: a template engine would save about 30 lines and be one more dependency.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import metadata
 from numbers import Integral, Real
@@ -46,7 +49,7 @@ PART_STYLE = """
 .orca-run table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .orca-run th, .orca-run td { border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent);
        padding: .25rem .7rem; text-align: right; vertical-align: top; }
-.orca-run .facts th, .orca-run .facts td { text-align: left; } .orca-run .facts th { font-weight: 500; }
+.orca-run .facts td { text-align: left; }
 """.strip()
 
 
@@ -119,15 +122,19 @@ def _table(epochs: Epochs) -> str:
         + [_number(trace.seconds if trace else None), _number(rows_a_second(line, trace))]
         for line, trace in epochs
     ]
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-    return f'<div class="scroll">{table}</div>'
+    return f'<div class="scroll">{table(rows, heads)}</div>'
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    rows = "\n".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
-    return f'<table class="facts">\n{rows}\n</table>'
+    return f'<div class="facts">{table(facts)}</div>'
+
+
+def table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), style: str = "") -> str:
+    """Return rows of texts as an HTML table; `style` is the CSS of each cell, where no style sheet is at hand."""
+    cell = f'<td style="{style}">' if style else "<td>"
+    head = f"<thead><tr>{''.join(f'<th>{escape(name)}</th>' for name in heads)}</tr></thead>\n" if heads else ""
+    body = "\n".join(f"<tr>{''.join(f'{cell}{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,6 +2,9 @@
 
 Files are written at any fsspec path, by the record format of tensorboard and without TensorFlow, which its own file
 writer would load where it is installed. Summaries are written on the driver, after a fit, as one complete file a part.
+
+Not tensorboardX, which writes to local folders only, or torch's SummaryWriter, which imports all of TensorFlow if it
+is installed.
 """
 
 from __future__ import annotations
@@ -207,6 +210,17 @@ class EventFiles:
         self._write(seconds, step=step, summary=summary)
         if self.grows:
             self._sink.flush()
+
+    def add_graph(self, nodes: Iterable[tuple[str, str, Sequence[str]]]) -> None:
+        """Write a graph that TensorBoard draws: the name, the kind and the names of the inputs of each node."""
+        if self._sink is None:
+            self._begin(None)
+        from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+        graph = GraphDef()
+        for name, kind, inputs in nodes:
+            graph.node.add(name=name, op=kind, input=inputs)
+        self._write(None, graph_def=graph.SerializeToString())
 
     def flush(self) -> None:
         """Bring the events to the folder."""

@@ -1,4 +1,7 @@
-"""Tree: nested tuples, lists and dicts of arrays. Owns how a tree becomes a flat list of leaves and back."""
+"""Tree: nested tuples, lists and dicts of arrays. Owns how a tree becomes a flat list of leaves and back.
+
+Not optree: it sorts the keys of dicts, which would change the order of features, and takes None for a node.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import socket
 import sys
@@ -199,6 +200,9 @@ class FrameSource:
         parts = list(whole.values()) if is_dict else list(whole) if output.structure else [whole]
         ways = [[whole], parts] if is_dict else [parts]
         ways = [*ways, heads] if self.vectors else [heads, *ways]
+        is_flat = len(parts) == len(heads) > 1 and all(map(operator.is_, parts, heads))
+        if self.vectors and is_flat and all(len(shape) == 1 for _, shape in output.heads):
+            ways = [[F.array(*heads)], *ways]  # several vectors are a list of them
         columns = next((way for way in ways if len(way) == len(self.columns.outputs)), ways[0])
         return dict(zip(output_names(self.columns, len(columns)), map(_struct, columns), strict=True))
 

@@ -12,15 +12,30 @@ import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
-from threading import Thread
+from threading import Condition, Event, Thread
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import waiting_for_storage
-from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, is_local, name_of, remove
+from orca.storage.files import (
+    MARKER,
+    clear_leftovers,
+    filesystem,
+    is_leftover,
+    is_local,
+    is_private,
+    make_private,
+    name_of,
+    remove,
+    renames,
+    restrict,
+)
+from orca.storage.retries import STORAGE_TIMEOUT, cause_of, is_of_storage, may_pass, retried
 from orca.storage.state import State
 
 PREFIX, DATED_PREFIX, METHOD = "orca", "model", "optimMethod-"
@@ -30,6 +45,7 @@ _RUN = re.compile(r"run-(\d+)-[0-9a-f]+")
 _TIME = "%Y-%m-%d_%H-%M-%S"
 _DATED = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(-[0-9a-f]+)?")
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def versions(folder: str, prefix: str | None = PREFIX) -> list[int]:
@@ -75,6 +91,8 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
 def new_run(folder: str, dated: bool = False) -> str:
     """Claim a folder for the checkpoints of one fit; its number is higher than those of the fits before.
 
+    Where the outer folder is made for it, only this user can read both, and the checkpoints of this and later fits.
+
     The name ends in random digits, so that two fits that begin together never share a folder: not every storage can
     make a folder, or a file, for just one of two that ask for it.
 
@@ -83,9 +101,19 @@ def new_run(folder: str, dated: bool = False) -> str:
         dated: Whether the folder is named by the time instead, which is later than those of the fits before; random
             digits follow only where the storage cannot make a folder for just one of two.
     """
+    private = False
+    with suppress(OSError):  # only the workers may be allowed to write there
+        private = make_private(folder)
     names = _runs(folder)
-    if dated:
-        return _new_dated_run(folder, names)
+    private = private or any(is_private(_inside(folder, name)) for name in filter(_is_run, names))
+    path = _new_dated_run(folder, names) if dated else _new_numbered_run(folder, names)
+    if private:
+        with suppress(OSError):
+            restrict(path)
+    return path
+
+
+def _new_numbered_run(folder: str, names: list[str]) -> str:
     number = 1 + max(map(_number, names), default=0)
     return _claimed(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
 
@@ -121,16 +149,87 @@ def prefix_in(folder: str) -> str:
     return DATED_PREFIX if _DATED.fullmatch(name_of(folder)) else PREFIX
 
 
-def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
-    """Return the folder of the newest fit that kept a complete checkpoint: this one, or one in it; None without."""
-    if versions(folder, prefix):
+def newest_whole(
+    folder: str, read: Callable[[str], T], prefix: str | None = PREFIX, storage_timeout: float = STORAGE_TIMEOUT
+) -> tuple[int, T] | None:
+    """Return the newest checkpoint of a fit that can be read, and what `read` returned; None if it kept none.
+
+    Those that cannot be read are named in warnings.
+
+    Args:
+        folder: The folder of one fit.
+        read: Reads a checkpoint at its path; it raises where the checkpoint is damaged.
+        prefix: The first part of the names; None takes the one prefix that is there.
+        storage_timeout: Seconds for which reading is tried again where storage does not respond.
+
+    Raises:
+        ArgumentError: There are checkpoints, and none can be read.
+    """
+    chosen, _ = retried(lambda: _named(folder, prefix), f"{folder} cannot be read", storage_timeout, may_pass)
+    entries = sorted(_entries(folder, chosen), key=lambda entry: -entry[1])
+    first = ""
+    for name, number, complete in entries:
+        path = _inside(folder, f"{name}.{number}")
+        try:
+            if not complete:
+                raise ArgumentError(f"there is no {MARKER} in it")
+            return number, retried(partial(read, path), f"{path} cannot be read", storage_timeout, may_pass)
+        except Exception as error:
+            if may_pass(error):
+                raise OrcaError(f"the checkpoint {path} cannot be read: {cause_of(error)}") from error
+            first = first or f"{path}: {error if isinstance(error, OrcaError) else cause_of(error)}"
+            logger.warning("the checkpoint %s cannot be read and is left out: %s", path, cause_of(error))
+    if not entries or not (_leaves_none_half_written(folder) or any(complete for *_, complete in entries)):
+        return None
+    raise ArgumentError(
+        f"none of the {len(entries)} checkpoint(s) in {folder} can be read. The newest is {first.rstrip('.')}. Nothing "
+        "was trained. Bring a copy of one back, or pass another model_dir to begin again."
+    )
+
+
+def read_version(path: str, read: Callable[[str], T], storage_timeout: float = STORAGE_TIMEOUT) -> T:
+    """Return what `read` returned for the path of a checkpoint that the user has chosen.
+
+    Raises:
+        ArgumentError: It cannot be read.
+    """
+    try:
+        return retried(partial(read, path), f"{path} cannot be read", storage_timeout, may_pass)
+    except OrcaError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"the checkpoint {path} cannot be read: {cause_of(error)}.") from error
+
+
+def _leaves_none_half_written(folder: str) -> bool:
+    """Return whether a version without its marker is damaged: where drafts are renamed, no killed write leaves one."""
+    return renames(filesystem(folder)[0])
+
+
+def newest_run(folder: str, prefix: str | None = PREFIX, damaged: bool = False) -> str | None:
+    """Return the folder of the newest fit that kept a complete checkpoint: this one, or one in it; None without.
+
+    Args:
+        folder: Any path that fsspec knows.
+        prefix: The first part of the names of checkpoints.
+        damaged: Whether a fit counts whose checkpoints have all lost their markers.
+    """
+
+    def last_of(run: str) -> str | None:
+        damages = damaged and _leaves_none_half_written(run)
+        entries = [(number, name) for name, number, complete in _entries(run, prefix) if complete or damages]
+        return _inside(run, "{1}.{0}".format(*max(entries))) if entries else None
+
+    if last_of(folder):
         return folder
     names = sorted(_runs(folder), key=lambda name: (_number(name), name), reverse=True)
-    newest: list[str] = []
+    newest: list[tuple[str, str]] = []
     for by_number in (True, False):  # of either kind the newest, by its number or by the time in its name
         runs = (_inside(folder, name) for name in names if bool(_number(name)) is by_number)
-        newest += islice((run for run in runs if versions(run, prefix)), 1)
-    return max(newest, key=lambda run: _written(path_of(run, prefix=prefix)), default=None)
+        newest += islice(((run, last) for run in runs if (last := last_of(run))), 1)
+    if len(newest) < 2:
+        return newest[0][0] if newest else None
+    return max(newest, key=lambda each: _written(each[1]))[0]
 
 
 def latest_checkpoint(folder: str) -> str | None:
@@ -165,32 +264,59 @@ def in_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
+@dataclass(frozen=True)
+class _Write:
+    """A state on its way to a name in the folder; `version` is None for a name of the caller's."""
+
+    state: State
+    name: str
+    version: int | None
+
+    def follows(self, former: _Write | None) -> bool:
+        """Return whether this one may take the place of the one that waits."""
+        return former is None or former.name == self.name or None not in (former.version, self.version)
+
+
 class CheckpointWriter:
     """The writer of states to a folder, in the background of training: on rank 0, called from one thread.
 
     A version that a killed writer left half-written or half-removed is never listed, and the next one removes it. A
     folder has one writer of a prefix at a time.
 
+    While storage fails, a write is tried again and training goes on: the newest version waits in memory, and the ones
+    between are skipped.
+
     Args:
         folder: Any path that fsspec knows; it is made.
         write: Writes a state to a path, whole or not at all.
         prefix: The first part of the names of checkpoints.
         keep: How many of the newest versions stay; None for all.
+        storage_timeout: Seconds for which a write that fails is tried again.
 
     Raises:
         ArgumentError: The prefix is no name, or keep is below 1.
     """
 
     def __init__(
-        self, folder: str, write: Callable[[State, str], None], prefix: str = PREFIX, keep: int | None = None
+        self,
+        folder: str,
+        write: Callable[[State, str], None],
+        prefix: str = PREFIX,
+        keep: int | None = None,
+        storage_timeout: float = STORAGE_TIMEOUT,
     ) -> None:
         if not prefix or "/" in prefix:
             raise ArgumentError(f"prefix must be the beginning of a file name; got {prefix!r}. Pass 'orca', perhaps.")
         if keep is not None and keep < 1:
             raise ArgumentError(f"keep must be the number of checkpoints that stay, 1 or more, or None; got {keep}.")
         self.folder, self.write, self.prefix, self.limit = folder, write, prefix, keep
+        self.storage_timeout = storage_timeout
         self._thread: Thread | None = None
         self._clean = False
+        self._over = Event()  # nothing is tried again: the run has failed
+        self._changed = Condition()  # of what follows
+        self._pending: _Write | None = None
+        self._writing = self._troubled = False
         self._failure: tuple[str, BaseException] | None = None
 
     def __enter__(self) -> CheckpointWriter:
@@ -199,6 +325,8 @@ class CheckpointWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._over.set()
         try:
             self.close()
         except OrcaError as failure:
@@ -207,7 +335,10 @@ class CheckpointWriter:
             logger.warning("%s", failure)  # the caller hears of the first error
 
     def keep(self, state: State, name: str | None = None) -> None:
-        """Begin to write a state and return at once; wait first while the former one is being written.
+        """Begin to write a state and return at once.
+
+        Wait first while the former one is being written, unless storage fails: then a version waits in memory, in the
+        place of the version that waited before.
 
         Args:
             state: A state that nobody changes any more, in this machine's memory.
@@ -216,28 +347,27 @@ class CheckpointWriter:
         Raises:
             OrcaError: The former state could not be written; this one is not written either.
         """
-        self.wait()
-        arguments = (state, name or f"{self.prefix}.{state.steps}", state.steps if name is None else None)
-        self._thread = Thread(target=self._run, args=arguments, name="orca-checkpoint", daemon=True)
+        write = _Write(state, name or f"{self.prefix}.{state.steps}", state.steps if name is None else None)
+        self._wait(lambda: not self._writing or (self._troubled and write.follows(self._pending)))
+        self._raise_failure()
+        with self._changed:
+            if self._pending is not None:
+                logger.warning("checkpoint %s is skipped: %s takes its place", self._pending.name, write.name)
+            self._pending = write
+            if self._writing:
+                return
+            self._writing = True
+        self._thread = Thread(target=self._run, name="orca-checkpoint", daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until nothing is being written, or for so many seconds; say whether nothing is."""
+        """Wait until nothing is being written, or for so many seconds; return whether nothing is."""
+        if not self._wait(lambda: not self._writing, seconds):
+            return False
         if self._thread is not None:
-            if self._thread.is_alive():
-                with waiting_for_storage(f"a checkpoint is being written to {self.folder}"):
-                    self._thread.join(seconds)
-            if self._thread.is_alive():
-                return False
+            self._thread.join()
             self._thread = None
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            path, error = failure
-            raise OrcaError(
-                f"the checkpoint {path} could not be written: {type(error).__name__}: {error}. Checkpoints that were "
-                f"written before are still there. See that {self.folder} can be written to and has room, or choose "
-                "another folder, and resume from the newest one."
-            ) from error
+        self._raise_failure()
         return True
 
     def close(self, wait: bool = True) -> None:
@@ -246,19 +376,64 @@ class CheckpointWriter:
         Raises:
             OrcaError: The last state could not be written; said once.
         """
-        if wait or self._thread is None or not self._thread.is_alive():
+        if wait or not self._writing:
             self.wait()
 
-    def _run(self, state: State, name: str, version: int | None) -> None:
-        path = _inside(self.folder, name)
-        try:
-            self._clear(name, version)
-            self.write(state, path)
-        except BaseException as error:  # anything: it is for the caller's thread
-            self._failure = (path, error)
+    def _wait(self, is_over: Callable[[], bool], seconds: float | None = None) -> bool:
+        with self._changed:
+            if is_over():
+                return True
+            with waiting_for_storage(f"a checkpoint is being written to {self.folder}"):
+                return self._changed.wait_for(is_over, seconds)
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is None:
             return
-        if version is not None and self.limit is not None:
-            self._forget(version)
+        path, error = failure
+        tries = f" in {self.storage_timeout:g} s (storage_timeout)" if is_of_storage(error) else ""
+        raise OrcaError(
+            f"the checkpoint {path} could not be written{tries}: {cause_of(error)}. Checkpoints that were "
+            f"written before are still there. See that {self.folder} can be written to and has room, or choose "
+            "another folder, and resume from the newest one."
+        ) from error
+
+    def _run(self) -> None:
+        while (write := self._next()) is not None:
+            path = _inside(self.folder, write.name)
+            try:
+                retried(
+                    partial(self._write_one, write, path),
+                    f"checkpoint {path} could not be written",
+                    self.storage_timeout,
+                    over=self._over,
+                    troubled=self._note_trouble,
+                )
+            except BaseException as error:  # anything: it is for the caller's thread
+                with self._changed:
+                    self._failure, self._pending = (path, error), None
+                continue
+            if write.version is not None and self.limit is not None:
+                self._forget(write.version)
+
+    def _next(self) -> _Write | None:
+        """Return what to write now; None, and the thread ends, if nothing waits."""
+        with self._changed:
+            write, self._pending, self._troubled = self._pending, None, False
+            self._writing = write is not None
+            self._changed.notify_all()
+        return write
+
+    def _note_trouble(self) -> None:
+        with self._changed:
+            self._troubled = True
+            self._changed.notify_all()
+
+    def _write_one(self, write: _Write, path: str) -> None:
+        self._clear(write.name, write.version)
+        self.write(write.state, path)
+        if _is_run(name_of(self.folder)) and is_private(self.folder):
+            restrict(path)
 
     def _clear(self, name: str, version: int | None) -> None:
         """Remove the remains of killed writes and removals."""
@@ -292,6 +467,10 @@ class CheckpointWriter:
 def _runs(folder: str) -> list[str]:
     """Return the names of the folders in a folder."""
     return [name_of(entry["name"]) for entry in _listing(folder)[1] if entry["type"] == "directory"]
+
+
+def _is_run(name: str) -> bool:
+    return bool(_RUN.fullmatch(name) or _DATED.fullmatch(name))
 
 
 def _number(name: str) -> int:
@@ -341,7 +520,7 @@ def _inside(folder: str, name: str) -> str:
 def _written(path: str) -> float:
     """Return when a version was written."""
     fs, place = filesystem(path)
-    return _age(fs, f"{place}/{MARKER}" if fs.isdir(place) else place)
+    return _age(fs, f"{place}/{MARKER}" if fs.exists(f"{place}/{MARKER}") else place)
 
 
 def _age(fs: Any, place: str) -> float:

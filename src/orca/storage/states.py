@@ -3,15 +3,19 @@
 The arrays of a state (torch tensors or numpy arrays) lie in safetensors files, named by their place in the payload:
 `weights.safetensors` has those of the models, `optimizer.safetensors` all others. `state.json` has everything else, and
 is written last. Loading runs no code from a file.
+
+Not torch.distributed.checkpoint: it unpickles its metadata and holds a second copy of the state in memory.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,14 +24,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, OrcaError
 from orca.storage.files import MARKER, filesystem, here, write
 from orca.storage.state import OutputSpec, State
 
 WEIGHTS, OTHERS = "weights.safetensors", "optimizer.safetensors"
 FILES = {WEIGHTS, OTHERS, MARKER}
 _FORMAT = 2
+_CHECKSUM = "checksum"
 _INSTEAD = "Leave it out; a torch model may be saved to a path that ends in .pt."
+_MOST_STEPS = 1 << 53
+_LARGEST_ROW = 1 << 36  # bytes of a head of a model, for a row
+# The errors of a content that is not what it should be.
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, FileNotFoundError, ArithmeticError, RecursionError)
 _NUMBERS = (bool, int, float, complex, str, bytes)
 _FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
 MAKERS: dict[str, Callable[[Any], Any]] = {
@@ -70,7 +79,8 @@ def save_state(state: State, path: str, framework: str) -> None:
     for name, spec in (("input", state.input), ("output", state.output)):
         about[name] = spec and (spec.heads, _pack(spec.structure, arrays[OTHERS], name))
     contents: dict[str, Any] = {name: tensor_file(tensors) for name, tensors in arrays.items()}
-    write(path, contents | {MARKER: json.dumps(about).encode()}, FILES)
+    checksum = zlib.crc32(json.dumps(about).encode())
+    write(path, contents | {MARKER: json.dumps({_CHECKSUM: checksum, **about}).encode()}, FILES)
 
 
 def is_state(path: str) -> bool:
@@ -93,10 +103,16 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
         raise ArgumentError(f"there is no saved model at {path}. Check the path given to save().")
     if not fs.exists(f"{place}/{MARKER}"):
         raise ArgumentError(f"the folder {path} holds no saved model: there is no {MARKER} in it.")
-    with _whole(path):
+    with readable(path):
         about = json.loads(fs.cat_file(f"{place}/{MARKER}"))
+        checksum = about.pop(_CHECKSUM, None)  # older states have none
+        if checksum is not None and checksum != zlib.crc32(json.dumps(about).encode()):
+            raise _damaged(f"{path}/{MARKER}")
         if about["format"] != _FORMAT:
             raise ArgumentError(f"{path} was saved in format {about['format']}. Load it with the orca that saved it.")
+        for name in ("epoch", "steps"):
+            if type(about[name]) is not int or not 0 <= about[name] < _MOST_STEPS:
+                raise ValueError(f"{name} is {about[name]!r:.80}, which is no number of {name}")
         if about["framework"] != framework:
             raise ArgumentError(
                 f"{path} holds a model of {about['framework']}, not of {framework}. Load it with the Estimator that "
@@ -107,7 +123,7 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
             name: _unpack(value, weights if name == "models" else others) for name, value in about["payload"].items()
         }
         specs: dict[str, Any] = {
-            name: OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in spec[0]), _unpack(spec[1], others))
+            name: OutputSpec(tuple(_head(*head) for head in spec[0]), _unpack(spec[1], others))
             for name in ("input", "output")
             if (spec := about[name])
         }
@@ -125,7 +141,12 @@ def load_tensors(fs: Any, place: str, path: str, mapped: bool = False) -> dict[s
     """
     try:
         if not mapped:
-            return load_bytes(fs.cat_file(place))
+            content = fs.cat_file(place)
+            loaded: dict[str, torch.Tensor] = load_bytes(content)
+            about = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
+            if about.get(_CHECKSUM, str(_checksum(loaded))) != str(_checksum(loaded)):
+                raise _damaged(f"{path}/{place.rpartition('/')[2]}")
+            return loaded
         with here(fs, place) as file:
             tensors: dict[str, torch.Tensor] = load_file(file)  # mapped: the file may lose its name
             return tensors
@@ -138,11 +159,25 @@ def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None =
 
     def write_to(file: str) -> None:
         try:
-            save_file(_contiguous(tensors), file, about)
+            pieces = _contiguous(tensors)
+            save_file(pieces, file, (about or {}) | {_CHECKSUM: str(_checksum(pieces))})
         except KeyError as error:
             raise _unwritten(error.args[0]) from error
 
     return write_to
+
+
+def _checksum(tensors: dict[str, torch.Tensor]) -> int:
+    """Return a checksum of names, types, shapes and bytes: safetensors itself checks lengths alone."""
+    total = 0
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).cpu().numpy().data, total)
+    return total
+
+
+def _damaged(path: str) -> ArgumentError:
+    return ArgumentError(f"{path} is damaged: its content is not what was written. Take another checkpoint or copy.")
 
 
 def _unwritten(kind: Any) -> ArgumentError:
@@ -198,16 +233,25 @@ def _dtype(name: str) -> np.dtype[Any]:
         return np.dtype(getattr(ml_dtypes, name))
 
 
+def _head(dtype: Any, shape: Any) -> tuple[str, tuple[int, ...]]:
+    """Return the type and the shape of a head, after a look whether a row of it fits into memory."""
+    sizes = tuple(shape)
+    bytes_each = 1 if dtype == "object" else _dtype(dtype).itemsize
+    if not all(type(size) is int and size >= 0 for size in sizes) or prod(sizes) * bytes_each > _LARGEST_ROW:
+        raise ValueError(f"a row of {dtype!r:.80} and shape {shape!r:.80} is none")
+    return str(dtype), sizes
+
+
 @contextmanager
-def _whole(path: str) -> Iterator[None]:
-    """Report a file that cannot be read as incomplete."""
+def readable(path: str) -> Iterator[None]:
+    """Report whatever is wrong with the content of a saved model as an error that names it."""
     try:
         yield
-    except ArgumentError:
+    except OrcaError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
-        words = f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"the model in the folder {path} is not complete: {words}. Save it again.") from error
+    except _DAMAGE as error:
+        words = f"{type(error).__name__}: {str(error)[:500]}"
+        raise ArgumentError(f"the model at {path} is damaged or not complete: {words}. Save it again.") from error
 
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

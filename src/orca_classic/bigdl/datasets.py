@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -11,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from orca.errors import ArgumentError, DataError
+from orca.errors import ArgumentError
 from orca_classic.bigdl.featuresets import FeatureSet as DataSet
 from orca_classic.bigdl.initial import L1L2Regularizer, L1Regularizer, L2Regularizer
+from orca_classic.data.image.decoding import decode_idx
 from orca_classic.zoo.sample import Sample
 
 __all__ = [
@@ -28,21 +27,12 @@ _FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
 
 def extract_images(f: Any) -> np.ndarray[Any, Any]:
     """Return the images of an open IDX file, compressed or not, as (count, rows, columns, 1)."""
-    return _numbers(f, "images", 2051, 3)[..., None]
+    return decode_idx(f.read(), 3, "the file of images")[..., None]
 
 
 def extract_labels(f: Any) -> np.ndarray[Any, Any]:
     """Return the labels of an open IDX file, compressed or not."""
-    return _numbers(f, "labels", 2049, 1)
-
-
-def _numbers(f: Any, what: str, magic: int, dims: int) -> np.ndarray[Any, Any]:
-    content: bytes = f.read()
-    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    first, *shape = np.frombuffer(content, ">i4", 1 + dims).tolist()  # Python's integers, which do not overflow
-    if first != magic:
-        raise DataError(f"no file of {what}: it begins with {first}, not with {magic}.")
-    return np.frombuffer(content, np.uint8, math.prod(shape), offset=4 + 4 * dims).reshape(shape)
+    return decode_idx(f.read(), 1, "the file of labels")
 
 
 def read_data_sets(train_dir: str, data_type: str = "train") -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -142,7 +132,8 @@ def set_core_number(num: int) -> None:
 
 def remove_batch(shape: Any) -> Any:
     """Return a shape (or a list of shapes) without its first dimension, the rows."""
-    return [remove_batch(each) for each in shape] if isinstance(shape, list) else tuple(shape[1:])
+    is_several = isinstance(shape, list) and bool(shape) and isinstance(shape[0], list | tuple)
+    return [remove_batch(each) for each in shape] if is_several else tuple(shape[1:])
 
 
 def toMultiShape(shape: Any) -> Any:

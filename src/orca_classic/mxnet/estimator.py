@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from orca.core.arguments import checked
-from orca.core.engine import Engine, Settings, threads_asked_for
+from orca.core.engine import Engine, Settings
 from orca.core.metrics import Metric
 from orca.core.source import DataSpec, Source
 from orca.core.units import natural, positive
@@ -75,7 +75,7 @@ class MxnetEstimator(TrainingEstimator):
         for name, value in (("num_workers", num_workers), ("num_servers", num_servers), ("runner_cores", runner_cores)):
             if value is not None:
                 positive(name, value)
-        entry = backend_of(backend) if backend else None
+        entry = backend_of(backend, "mxnet") if backend else None
         if entry is not None and entry.sync != "replicated":
             raise ArgumentError(f"backend must be 'spark', 'ray' or 'local' for an MXNet model; got {backend!r}.")
         seed = natural("seed", config.get("seed") or 0)
@@ -88,7 +88,7 @@ class MxnetEstimator(TrainingEstimator):
             seed=seed,
             settings=Settings(
                 stall_timeout,
-                threads=runner_cores or threads_asked_for(),
+                threads=runner_cores or 0,
                 log_to_driver=log_to_driver,
                 start_timeout=start_timeout,
             ),

@@ -95,7 +95,7 @@ def test_a_model_answers_before_it_was_trained() -> None:
         ({"config": "adam"}, "config must be a dict, as create_config returns; got str"),
         ({"model_creator": None}, r"model_creator must be a function \(config\), called on each worker; got NoneType"),
         ({"num_workers": 0}, "num_workers must be a positive whole number; got 0"),
-        ({"backend": "horovod"}, "backend must be 'spark', 'ray' or 'local' for an MXNet model; got 'horovod'"),
+        ({"backend": "bigdl"}, "backend must be 'spark', 'ray' or 'local' for an MXNet model; got 'bigdl'"),
         ({"config": {"seed": -1}}, "seed must be a whole number, 0 or more; got -1"),
     ],
 )

@@ -9,6 +9,9 @@ accumulation and weight decay work as in one process. Batch normalization takes 
 
 Keras is watched at its own classes (Loss, Optimizer, Mean, Layer.add_loss), so that a train_step of the user's obeys
 the rule too, whichever losses and optimizers it uses. Outside of a step of ours these classes are as they were.
+
+Not `keras.distribution`, which is for JAX, or MultiWorkerMirroredStrategy, which can neither end on uneven rows nor
+resume.
 """
 
 from __future__ import annotations

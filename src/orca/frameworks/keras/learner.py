@@ -21,7 +21,6 @@ import tensorflow as tf
 from orca.core.callbacks.hooks import Hooks
 from orca.core.creators import call_creator
 from orca.core.engine import threads_asked_for
-from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
 from orca.core.source import Batch
@@ -32,9 +31,10 @@ from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.columns import named_features, named_labels
 from orca.frameworks.keras.draws import StepDraws, forget_names, seeded, set_seed
 from orca.frameworks.keras.graphs import Graphs
+from orca.frameworks.keras.logits import advice_on_metrics
 from orca.frameworks.keras.logs import LastLogs, plain_logs
 from orca.frameworks.keras.memory import Memory, continue_logs
-from orca.frameworks.keras.monitors import check_names, check_validated, has_own_logs
+from orca.frameworks.keras.monitors import check_kinds, check_names, check_validated, has_own_logs
 from orca.frameworks.keras.optimizers import (
     OptimizerState,
     optimizer_state,
@@ -85,7 +85,6 @@ class KerasLearner(Learner):
         own_logs: Whether the model's own steps may log other numbers than its loss and metrics; None if it is made by
             the creator.
         environment: Variables that select a Keras, as they were on the driver.
-        sync: "horovod" for Horovod's collectives; any other word for the world's own.
     """
 
     creator: Callable[..., Any] | None
@@ -98,7 +97,6 @@ class KerasLearner(Learner):
     class_weight: dict[int, float] | None = None
     own_logs: bool | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    sync: str = "replicated"
     framework = "keras"
     pauses = True
 
@@ -109,7 +107,6 @@ class KerasLearner(Learner):
         compile_args: Callable[..., Any] | None,
         config: dict[str, Any],
         sync_batch_norm: bool,
-        sync: str = "replicated",
     ) -> KerasLearner:
         """Make a learner of a Keras model, or of a creator of one; check all that can be checked here."""
         if model is None:
@@ -119,12 +116,9 @@ class KerasLearner(Learner):
                 "compile_args_creator must be a function (config) that returns a dict; "
                 f"got {type(compile_args).__name__}."
             )
-        options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm, "sync": sync}
+        options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm}
         options["environment"] = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        if sync == "horovod":
-            require("tensorflow")
         if is_model(model):
-            _check_family(model, sync)
             _check_layers(model)
             return cls(None, pack(model), compile_args, own_logs=has_own_logs(model), **options)
         if not callable(model):
@@ -136,7 +130,7 @@ class KerasLearner(Learner):
     def with_model(self, model: Any) -> KerasLearner:
         """Return the same learner of another model, compiled as it is; where it is not, by compile_args."""
         compile_args = None if is_compiled(model) else self.compile_args
-        return self.of(model, compile_args, self.config, self.sync_batch_norm, self.sync)
+        return self.of(model, compile_args, self.config, self.sync_batch_norm)
 
     def check_trainable(self) -> None:
         """Check that a model instance is compiled; the model of a creator is checked on the ranks."""
@@ -145,12 +139,7 @@ class KerasLearner(Learner):
 
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Check that these are callbacks of Keras."""
-        for each in callbacks:
-            if not hasattr(each, "on_epoch_end") or isinstance(each, type):
-                raise ArgumentError(
-                    f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as "
-                    "[EarlyStopping(patience=2)]."
-                )
+        check_kinds(callbacks)
 
     def check_monitors(self, callbacks: Sequence[Any], metrics: Sequence[Metric], validates: bool) -> None:
         """Check that there is a validation if callbacks watch one; other names are checked after the first step."""
@@ -199,10 +188,9 @@ class KerasLearner(Learner):
         self.model = self._make()
         if not is_compiled(self.model):
             raise ArgumentError(_NOT_COMPILED)
-        if training and self.sync == "horovod":
-            from orca.frameworks.keras.horovod import HorovodWorld
-
-            self.world = HorovodWorld(world)
+        if world.rank == 0:
+            for line in advice_on_metrics(self.model):
+                logger.warning("%s", line)
         self.start: State | None = state
         self.ready = self.begun = self.open = False
         self.specs: tuple[int, OutputSpec, OutputSpec | None] | None = None  # with the rows they were seen in
@@ -397,7 +385,6 @@ class KerasLearner(Learner):
                 f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
             )
         _check_backend(model)
-        _check_family(model, self.sync)
         _check_layers(model)
         self.floatx = str(library(family_of(model)).backend.floatx())
         if self.compile_args:
@@ -728,11 +715,6 @@ def _check_backend(model: Any) -> None:
             f"Keras runs on {backend!r} here; from_keras needs it on TensorFlow. Set KERAS_BACKEND=tensorflow before "
             "keras is imported."
         )
-
-
-def _check_family(model: Any, sync: str) -> None:
-    if sync == "horovod" and family_of(model) != "tf_keras":
-        raise unfit("models of Keras 3, only those of tf_keras")
 
 
 def _check_layers(model: Any) -> None:

@@ -20,7 +20,6 @@ from orca.core.callbacks.numbers import names_of_epoch
 from orca.core.columns import single
 from orca.core.draws import kept_draws
 from orca.core.feed import Feed, StreamFeed
-from orca.core.horovod import require
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
 from orca.core.source import Batch
@@ -87,7 +86,7 @@ class TorchLearner(Learner):
         optimizer: An optimizer of that module, or a creator `(model, config)`; None where nothing is trained.
         loss: A loss module or class, a function `(output, target)`, or a creator `(config)`; None where there is none.
         config: The argument of the creators.
-        sync: How replicas agree: "replicated", "sharded", "fully sharded" or "horovod".
+        sync: How replicas agree: "replicated", "sharded", "fully sharded", or the class of a plug-in ("module:Class").
         hook: Called on each rank before anything else.
         options: How to train beyond the plain step.
         callbacks: Callbacks of predictions.
@@ -125,8 +124,6 @@ class TorchLearner(Learner):
         options = options or Options()
         options.check(sync)
         options.check_optimizers([optimizer])
-        if sync == "horovod":
-            require("torch")
         if options.operator is not None and not (
             isinstance(options.operator, type) and issubclass(options.operator, TrainingOperator)
         ):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ def sync_of(
     """Return the sync for a word of the registry; an optimizer that looks at all weights at once is replicated.
 
     Args:
-        word: "replicated", "sharded", "fully sharded" or "horovod".
+        word: "replicated", "sharded", "fully sharded", or "module:Class" of a plug-in's subclass of Sync.
         model: The model, on its device; one that is fully sharded need not be there.
         optimizer: Its optimizer, with its state.
         world: The ranks.
@@ -145,10 +146,8 @@ def sync_of(
         optimizer_state: The state of its optimizer, of which each rank takes its part.
     """
     whole = isinstance(optimizer, torch.optim.LBFGS) or hands_on
-    if word == "horovod":
-        from orca.frameworks.torch.horovod import Horovod
-
-        return Horovod(model, optimizer, world, hands_on)
+    if ":" in word:
+        return resolve_name(word)(model, optimizer, world, hands_on)
     if word == "fully sharded":
         from orca.frameworks.torch.fsdp import FullySharded
 

@@ -1,13 +1,14 @@
 """ParquetDataset: rows of images, arrays and values in Parquet. Owns its folder, `chunk=<i>/` and `_orca_metadata`.
 
 A dataset is written whole or not at all. It is read by blocks, and by rank: each reads its own rows.
+
+Not petastorm, which does not run with the pyarrow of today.
 """
 
 from __future__ import annotations
 
-import gzip
 import logging
-import struct
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,15 +25,16 @@ from orca.errors import ArgumentError, DataError
 from orca.rows.arrow import cut_batches
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of, refuse_foreign, remove, replacing
+from orca_classic.data.image.decoding import decode_idx, decode_image
 from orca_classic.data.image.schema import (
     DType,
     FeatureType,
     Schema,
     SchemaField,
     chunks,
-    decode_image,
     decode_schema,
     encode_schema,
+    ndarray_dtype_to_dtype,
     to_columns,
     to_table,
 )
@@ -262,8 +264,11 @@ def _opened(path: str) -> tuple[list[Fragment], dict[str, SchemaField]]:
     place = place.rstrip("/")
     if not fs.exists(f"{place}/{METADATA}"):
         raise DataError(f"there is no dataset at {path}: it has no {METADATA}. Write one with ParquetDataset.write.")
-    schema = decode_schema(fs.cat_file(f"{place}/{METADATA}").decode())
-    folders = [str(name) for name in fs.ls(place, detail=False) if name_of(str(name)).startswith("chunk=")]
+    try:
+        schema = decode_schema(fs.cat_file(f"{place}/{METADATA}").decode())
+    except (DataError, UnicodeDecodeError) as error:
+        raise DataError(f"the dataset at {path} cannot be read: {METADATA}: {error}") from None
+    folders = [str(name) for name in fs.ls(place, detail=False) if re.fullmatch(r"chunk=\d+", name_of(str(name)))]
     fragments = []
     for folder in sorted(folders, key=lambda name: int(name_of(name).partition("=")[2])):
         for name in sorted(map(str, fs.ls(folder, detail=False))):
@@ -296,6 +301,17 @@ def write_mnist(image_file: str, label_file: str, output_path: str, **kwargs: An
         "label": SchemaField(FeatureType.SCALAR, DType.INT64),
     }
     rows = ({"image": image, "label": label} for image, label in zip(images, labels, strict=True))
+    ParquetDataset.write(output_path, rows, schema, **kwargs)
+
+
+def _write_ndarrays(images: np.ndarray, labels: np.ndarray, output_path: str, **kwargs: Any) -> None:
+    """Write arrays of images and labels, a row each, as a dataset of "image" and "label"; older programs call it."""
+    arrays = {"image": np.asarray(images), "label": np.asarray(labels)}
+    schema = {
+        name: SchemaField(FeatureType.NDARRAY, ndarray_dtype_to_dtype(array.dtype), array.shape[1:])
+        for name, array in arrays.items()
+    }
+    rows = ({"image": image, "label": label} for image, label in zip(*arrays.values(), strict=True))
     ParquetDataset.write(output_path, rows, schema, **kwargs)
 
 
@@ -391,13 +407,7 @@ def _idx(path: str, dimensions: int) -> np.ndarray:
     fs, place = filesystem(path)
     if not fs.exists(place):
         raise DataError(f"No such file or directory: {path!r}. Check the path.")
-    content = fs.cat_file(place)
-    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    if content[:4] != bytes([0, 0, 8, dimensions]):
-        raise DataError(f"{path} is no IDX file of {dimensions} dimension(s) of bytes; it begins with {content[:4]!r}.")
-    header = 4 + 4 * dimensions
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return decode_idx(fs.cat_file(place), dimensions, path)
 
 
 # Formats to read

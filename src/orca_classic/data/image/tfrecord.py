@@ -1,4 +1,7 @@
-"""TFRecord files of ImageNet. Owns their names and fields; Spark's workers write them, one file at a time."""
+"""TFRecord files of ImageNet. Owns their names and fields; Spark's workers write them, one file at a time.
+
+TensorFlow writes the records; the package `tfrecord` ignores checksums and reads local files only.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class VOCDatasets:
 
     def __getitem__(self, idx: int) -> tuple[Any, np.ndarray]:
         """Return an image as an array (height, width, 3) and its boxes."""
-        from orca_classic.data.image.schema import decode_image
+        from orca_classic.data.image.decoding import decode_image
 
         fs, place = filesystem(self.image_path(idx))
         return np.asarray(decode_image(fs.cat_file(place)).convert("RGB")), self.boxes(idx)

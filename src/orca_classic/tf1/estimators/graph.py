@@ -15,7 +15,7 @@ from typing import Any
 from orca.core.arguments import refuse_unknown
 from orca.core.callbacks.callback import Callback
 from orca.core.columns import single
-from orca.core.engine import Settings, threads_asked_for
+from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.metrics import Metric, metrics_of
 from orca.core.state import State
@@ -151,14 +151,14 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 metrics=with_classes_from_zero(metrics_of(others)),
                 clip_norm=clip_norm,
                 clip_value=clip_value,
-                backend=backend_of(backend) if backend else None,
+                backend=backend_of(backend, "tensorflow") if backend else None,
                 workers_per_node=workers_per_node,
                 model_dir=model_dir,
                 seed=natural("seed", seed),
                 settings=Settings(
                     stall_timeout,
                     True,
-                    threads_per_worker or threads_asked_for(),
+                    threads_per_worker or 0,
                     log_to_driver=log_to_driver,
                     start_timeout=start_timeout,
                 ),

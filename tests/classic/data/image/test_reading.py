@@ -34,7 +34,7 @@ def pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_images_are_read_one_a_shard(spark: Any, pets: Path, backend: str) -> None:
     images = read_images(str(pets / "images"), backend=backend).collect()
     assert len(images) == 5
-    assert all(isinstance(image, np.ndarray if backend == "spark" else Image.Image) for image in images)
+    assert all(isinstance(image, Image.Image) for image in images)
     pixels = [np.asarray(image) for image in images]
     assert {array.shape for array in pixels} == {(4, 6, 3)} and all(array.dtype == np.uint8 for array in pixels)
     assert sorted(round(int(array[0, 0, 0]) / 40) for array in pixels) == [0, 1, 2, 3, 4]
@@ -53,7 +53,7 @@ def test_images_have_labels_or_targets(spark: Any, pets: Path, backend: str) -> 
 def test_what_is_no_image_is_refused(spark: Any, pets: Path, tmp_path: Path, backend: str) -> None:
     with pytest.raises(DataError, match="there is no image whose name ends with '.gif'"):
         read_images(str(pets / "images"), image_type=".gif", backend=backend)
-    with pytest.raises(DataError, match="notes.txt: 8 bytes are no image that Pillow reads"):
+    with pytest.raises(DataError, match="notes.txt is no image, or a damaged one"):
         read_images(str(pets / "images"), image_type=".txt", backend=backend)
     (tmp_path / "dog0.png").write_bytes((pets / "masks" / "dog0.png").read_bytes())
     with pytest.raises(DataError, match="the image .* has no target named '(cat|dog)[1-4]'"):

@@ -5,6 +5,8 @@ neighbours. A loss of Keras gets outputs alone, so the layer puts all that it ne
 the transitions, then the number of words, one below the other. `Tags` makes tags of them.
 
 The classes belong to the Keras that `tensorflow.keras` is in this process.
+
+TensorFlow Addons, which had this layer, has ended; torchcrf is for torch.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orca.errors import MissingDependency, NotSupported
-from orca_classic.zoo.horovod import HorovodRayRunner
+from orca_classic.horovod.runner import HorovodRayRunner
 
 pytest.importorskip("ray")
 
@@ -29,7 +29,7 @@ def test_a_function_meets_the_others_in_horovod(ray_context: Any) -> None:
     runner = HorovodRayRunner(ray_context, workers_per_node=2)
     assert runner.num_workers == 2
     if importlib.util.find_spec("horovod") is None:
-        with pytest.raises(MissingDependency, match="needs Horovod, which is not installed"):
+        with pytest.raises(MissingDependency, match="Horovod is not installed. `make horovod`"):
             runner.run(add)
         return
     assert runner.run(add) == [(0, 2, 3.0), (1, 2, 3.0)]

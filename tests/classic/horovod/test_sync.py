@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +13,14 @@ import torch
 from torch import nn
 
 from orca.core.engine import Settings
-from orca.core.horovod import require
 from orca.engines.local import LocalEngine
-from orca.errors import MissingDependency, WorkerFailed
+from orca.errors import WorkerFailed
 from orca.estimators import Estimator
-from orca.frameworks.torch.horovod import Horovod
 from orca.frameworks.torch.sync import Clipping, sync_of
 from orca.testing import shards_of
 from orca_classic.bigdl.optimizers import methods
 from orca_classic.bigdl.optimizers.schedules import Step
+from orca_classic.horovod.sync import HorovodSync
 from programs import program_of
 
 built = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built: make horovod")
@@ -30,6 +28,7 @@ built = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(54, 6)).astype(np.float32))
 Y = torch.sin(X.sum(dim=1, keepdim=True))
 BATCH, EPOCHS = 12, 2
+HOROVOD = "orca_classic.horovod.sync:HorovodSync"
 
 
 # Models and optimizers
@@ -114,7 +113,8 @@ class HandsOn:
     def __call__(self, world: Any, rows: Any, heartbeat: Any) -> list[dict[str, Any]]:
         models, optimizers = pair()
         syncs = [
-            Horovod(model, optimizer, world, hands_on=True) for model, optimizer in zip(models, optimizers, strict=True)
+            HorovodSync(model, optimizer, world, hands_on=True)
+            for model, optimizer in zip(models, optimizers, strict=True)
         ]
         for ranks in shares(world.size):
             mine = ranks[world.rank]
@@ -150,8 +150,8 @@ class Leave:
     end: Callable[[], None]
 
     def __call__(self, world: Any, rows: Any, heartbeat: Any) -> None:
-        model, optimizer = begin(Case("horovod", perceptron, adam), 0)
-        sync = sync_of("horovod", model, optimizer, world)
+        model, optimizer = begin(Case(HOROVOD, perceptron, adam), 0)
+        sync = sync_of(HOROVOD, model, optimizer, world)
         try:
             for step in range(1000):
                 if step == 3 and world.rank == 1:
@@ -266,13 +266,13 @@ def assert_same(one: dict[str, Any], other: dict[str, Any], tolerance: float) ->
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ranks_learn_what_one_process_learns(size: int) -> None:
     cases = [
-        Case("horovod", perceptron, momentum),
-        Case("horovod", perceptron, adam),
-        Case("horovod", perceptron, momentum, pieces=2, clipping=Clipping(norm=0.5)),
-        Case("horovod", perceptron, methods.Adam(0.01, 0.1).build),
-        Case("horovod", perceptron, methods.SGD(0.1, momentum=0.9, learningrate_schedule=Step(3, 0.5)).build),
-        Case("horovod", perceptron, methods.Ftrl(0.1).build, pieces=2),
-        Case("horovod", normalized, momentum),
+        Case(HOROVOD, perceptron, momentum),
+        Case(HOROVOD, perceptron, adam),
+        Case(HOROVOD, perceptron, momentum, pieces=2, clipping=Clipping(norm=0.5)),
+        Case(HOROVOD, perceptron, methods.Adam(0.01, 0.1).build),
+        Case(HOROVOD, perceptron, methods.SGD(0.1, momentum=0.9, learningrate_schedule=Step(3, 0.5)).build),
+        Case(HOROVOD, perceptron, methods.Ftrl(0.1).build, pieces=2),
+        Case(HOROVOD, normalized, momentum),
         Case("replicated", perceptron, momentum),
         Case("replicated", normalized, momentum),
     ]
@@ -288,8 +288,8 @@ def test_ranks_learn_what_one_process_learns(size: int) -> None:
 @built
 @pytest.mark.slow
 def test_weights_of_all_kinds_agree() -> None:
-    mixed = Case("horovod", Mixed, decaying)
-    apart = Case("horovod", normalized, adam, apart=True)
+    mixed = Case(HOROVOD, Mixed, decaying)
+    apart = Case(HOROVOD, normalized, adam, apart=True)
     (given, _), (_, its_moments) = run(2, mixed, apart)
     expected = alone(mixed, 2)
     assert_same({"coarse": given.pop("coarse")}, {"coarse": expected.pop("coarse")}, 0.05)
@@ -372,7 +372,7 @@ def test_on_ray(ray_context: Any) -> None:
 @pytest.mark.timeout(240)
 def test_on_spark_where_no_ray_is_up(run_program: Callable[..., Any]) -> None:
     code = """
-        from frameworks.torch.test_horovod import assert_estimator_learns
+        from classic.horovod.test_sync import assert_estimator_learns
         from orca.cluster.context import init_orca_context, stop_orca_context
 
         init_orca_context(cluster_mode="local", cores=2)
@@ -394,9 +394,6 @@ def test_programs_of_the_documentation_run(run_program: Callable[..., Any]) -> N
     assert "'horovod': [" in said
 
 
-# Without the others, and without Horovod
-
-
 @built
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -406,34 +403,3 @@ def test_programs_of_the_documentation_run(run_program: Callable[..., Any]) -> N
 def test_a_rank_that_leaves_is_named(end: Callable[[], None], reason: str) -> None:
     with pytest.raises(WorkerFailed, match=reason):
         LocalEngine(2).run(Leave(end), shards_of([(np.zeros(1), np.zeros(1))] * 2), Settings(stall_timeout=60))
-
-
-@pytest.fixture
-def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Forget a Horovod that is loaded, until the end of the test; then forget what the test has put in its place."""
-    kept = forget_horovod()
-    yield monkeypatch
-    forget_horovod()
-    sys.modules.update(kept)
-
-
-def forget_horovod() -> dict[str, Any]:
-    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "horovod"}
-
-
-def test_without_horovod_the_error_tells_how_to_get_it(unloaded: pytest.MonkeyPatch) -> None:
-    unloaded.setitem(sys.modules, "horovod", None)  # as if it were not installed
-    message = "needs Horovod .* not installed. Run `make horovod` .* backend='ray' and backend='spark' give the same"
-    with pytest.raises(MissingDependency, match=message):
-        require("torch")
-    with pytest.raises(MissingDependency, match=message):
-        Estimator.from_torch(model=perceptron(), optimizer=adam, loss=nn.MSELoss(), backend="horovod")
-
-
-def test_a_horovod_that_does_not_load_tells_why(unloaded: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "horovod" / "torch").mkdir(parents=True)
-    (tmp_path / "horovod" / "__init__.py").touch()
-    (tmp_path / "horovod" / "torch" / "__init__.py").write_text("raise ImportError('undefined symbol: _ZN2at4_ops')")
-    unloaded.syspath_prepend(tmp_path)
-    with pytest.raises(MissingDependency, match=r"cannot load .* for torch \(undefined symbol.* Run `make horovod`"):
-        require("torch")

@@ -1,13 +1,12 @@
-"""Horovod: how the ranks of a world become Horovod's ranks too. Owns its environment, its rendezvous and its absence.
+"""Horovod: how the ranks of a world become Horovod's ranks too. Owns its environment, its rendezvous and its errors.
 
-Horovod has a binding for each framework, a library with ranks and connections of its own. The engines have started the
-ranks already and the world carries messages: rank 0 tells over it where Horovod's ranks meet.
+Horovod is a library with ranks and connections of its own. The engines have started the ranks already and the world
+carries messages: rank 0 tells over it where Horovod's ranks meet.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import socket
@@ -17,36 +16,36 @@ from contextlib import contextmanager
 from typing import Any
 
 from orca.core.world import World
-from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.errors import MissingDependency, OrcaError
 from orca.monitor.link import Parted
 
 # A rank that comes late is the engine's affair, which names it; Horovod alone would give up after 30 seconds.
 _PATIENCE = 24 * 60 * 60
 
-_users: dict[str, int] = {}  # users of each binding in this process, which share one set of ranks
+_users = 0  # users of Horovod in this process, which share one set of ranks
 
 
-def require(binding: str) -> Any:
-    """Return Horovod's binding for a framework.
+def binding() -> Any:
+    """Return Horovod's binding for torch.
 
-    Args:
-        binding: "torch" or "tensorflow".
+    Raises:
+        MissingDependency: It is not installed here, or does not load.
     """
-    with contextlib.redirect_stdout(io.StringIO()):  # where its library is missing, Horovod prints that and continues
+    with contextlib.redirect_stdout(io.StringIO()):  # if its library is missing, Horovod prints that and continues
         try:
-            horovod = importlib.import_module(f"horovod.{binding}")
+            import horovod.torch as horovod
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] != "horovod":
                 raise
-            raise _missing(f"needs Horovod with its binding for {binding}, which is not installed") from None
+            raise _missing("Horovod is not installed.") from None
         except (ImportError, OSError) as error:
-            raise _missing(f"cannot load Horovod's binding for {binding} ({_first_line(error)})") from error
-    if not hasattr(horovod, "init"):
-        raise _missing(f"needs Horovod with its binding for {binding}; the Horovod that is installed has none")
+            raise _missing(f"Horovod does not load ({_first_line(error)}).") from error
+    if "init" not in vars(horovod):
+        raise _missing("the installed Horovod was built without torch.")
     return horovod
 
 
-def join(world: World, binding: str) -> tuple[Any, int]:
+def join(world: World) -> tuple[Any, int]:
     """Let this rank join Horovod under the same number; all ranks call it together, and each calls `leave` once.
 
     Returns:
@@ -57,26 +56,20 @@ def join(world: World, binding: str) -> tuple[Any, int]:
         MissingDependency: Horovod is not installed here.
         OrcaError: The ranks do not find each other.
     """
-    horovod = require(binding)
-    if not _users.get(binding):
+    global _users
+    horovod = binding()
+    if not _users:
         _meet(world, horovod)
-    _users[binding] = _users.get(binding, 0) + 1
-    return horovod, _users[binding]
+    _users += 1
+    return horovod, _users
 
 
-def leave(binding: str) -> None:
+def leave() -> None:
     """Leave Horovod; the last user ends it. Ranks that still wait for this one, because it failed, fail too."""
-    _users[binding] -= 1
-    if not _users[binding]:
-        importlib.import_module(f"horovod.{binding}").shutdown()
-
-
-def unfit(what: str) -> ArgumentError:
-    """Return the error for a model that Horovod does not train."""
-    return ArgumentError(
-        f"backend='horovod' does not train {what}. backend='ray' and backend='spark' do, with the same results as "
-        "Horovod would give."
-    )
+    global _users
+    _users -= 1
+    if not _users:
+        binding().shutdown()
 
 
 @contextmanager
@@ -92,7 +85,7 @@ def together(world: World) -> Iterator[None]:
 
 @contextmanager
 def meeting(world: World) -> Iterator[None]:
-    """Let `init` of any binding, called within, find the ranks of the world; all ranks enter and leave together."""
+    """Let `init`, called within, find the ranks of the world; all ranks enter and leave together."""
     with _rendezvous(world) as port:
         cards = world.all_gather((f"{world.host}-{socket.gethostname()}", world.host, world.local_rank, port))
         peers = [rank for rank, (_, _, local_rank, _) in enumerate(cards) if local_rank == world.local_rank]
@@ -137,7 +130,7 @@ def _rendezvous(world: World) -> Iterator[int]:
     try:
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ModuleNotFoundError:
-        raise _missing("needs Horovod, which is not installed") from None
+        raise _missing("Horovod is not installed.") from None
 
     server = RendezvousHTTPServer((world.host, 0), RendezvousHandler, 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -165,11 +158,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _missing(what: str) -> MissingDependency:
-    return MissingDependency(
-        f"backend='horovod' {what}. Run `make horovod` in a clone of this project: it builds Horovod for the "
-        "torch and TensorFlow that are installed, as docs/classic/horovod.md tells. Without it, backend='ray' and "
-        "backend='spark' give the same results."
-    )
+    return MissingDependency(f"{what} `make horovod` in a clone of this project builds it (docs/classic/horovod.md).")
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 from orca.cluster.ray import OrcaRayContext
 from orca.core.engine import Settings
-from orca.core.horovod import meeting
 from orca.core.source import Shards
 from orca.core.world import World
 from orca.errors import NotSupported
 from orca.registry import engine_class
+from orca_classic.horovod.ranks import meeting
 
 __all__ = ["HorovodRayRunner"]
 

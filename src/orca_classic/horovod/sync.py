@@ -16,17 +16,17 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
-from orca.core.horovod import join, leave, together
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.sync import Sync, backward_zeros, scaled, silenced
 from orca.rows.tree import map_tree
+from orca_classic.horovod.ranks import join, leave, together
 
 _WIRES = (torch.float32, torch.float64)  # the type in which gradients are added up; half precision would lose digits
 
 
-class Horovod(Sync):
+class HorovodSync(Sync):
     """The sync that averages gradients with Horovod; every rank updates all weights. It needs no wrapper."""
 
     def __init__(
@@ -34,10 +34,9 @@ class Horovod(Sync):
     ) -> None:
         super().__init__(model, optimizer, hands_on)
         self.world, self.agreed = world, False
-        self.horovod, self.number = join(world, "torch")
-        self.sparse = {
-            id(getattr(part, "weight", None)) for part in model.modules() if getattr(part, "sparse", False) is True
-        }
+        self.horovod, self.number = join(world)
+        embeddings = [layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+        self.sparse = {id(layer.weight) for layer in embeddings if layer.sparse}
         self.receivers: dict[str, Callable[[], None]] = {}
         self.idle_names: set[str] | None = None  # of a rank without rows, the weights that had gradients before
         self.hooks = self._listen()
@@ -89,7 +88,7 @@ class Horovod(Sync):
         for hook in self.hooks:
             hook.remove()
         self.receivers.clear()
-        leave("torch")
+        leave()
 
     def _listen(self) -> list[Any]:
         return [param.register_post_accumulate_grad_hook(partial(self._ready, name)) for name, param in self._trained()]
