@@ -141,7 +141,7 @@ class Hadoop:
         try:
             with telling(f"uploading {name}, {human(size)}, to {folder}"):
                 system.copyFromLocalFile(False, True, hadoop.Path(file.resolve().as_uri()), draft)
-            system.setPermission(draft, hadoop.permission.FsPermission("644"))
+            system.setPermission(draft, hadoop.permission.FsPermission("600"))
             if not system.rename(draft, place) and system.getFileStatus(place).getLen() != size:
                 raise OrcaError(
                     f"{place} is not a whole copy of {file.name} and cannot be replaced. Remove it.",
@@ -167,8 +167,8 @@ class Hadoop:
                 "Set another folder with conf={'spark.yarn.stagingDir': ...}.",
                 code="foreign-staging-folder",
             )
-        # YARN keeps files that all may read in the cache that a node's programs share.
-        system.setPermission(folder, hadoop.permission.FsPermission("755"))
+        # YARN keeps such files in the cache of this user's programs on a node.
+        system.setPermission(folder, hadoop.permission.FsPermission("700"))
         return system, folder
 
     # YARN.

@@ -403,7 +403,8 @@ class RayNode:
             visible = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
             gpus = cast(TaskContext, TaskContext.get()).resources()["gpu"].addresses
             env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(gpu)] if visible[0] else gpu for gpu in gpus)
-        os.makedirs(self.folder, exist_ok=True)
+        if stranger := guard.claim(self.folder):
+            return stranger
         path = Path(self.folder, f"node-{number}.log")
         node = guard.start([sys.executable, *self.command[1:]], env, str(path), self.folder)
         try:

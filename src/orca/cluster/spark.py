@@ -326,6 +326,16 @@ def nodes(session: SparkSession) -> int:
     return max(1, executors(session))
 
 
+def executor_cpus(session: SparkSession) -> float:
+    """Return the CPUs of an executor that run tasks; 0 if a Connect server does not tell."""
+    cores = str(session.conf.get("spark.executor.cores", None) or "")
+    if cores.isdigit() and not is_local(session):
+        return float(cores)
+    width = slots(session)  # of an executor that takes all of its node
+    per_task = int(session.conf.get("spark.task.cpus", None) or 1)
+    return 0.0 if width is None else width * per_task / nodes(session)
+
+
 def driver_host(session: SparkSession) -> str:
     """Return the address at which executors reach this process."""
     if not is_connect(session):

@@ -62,7 +62,8 @@ class DataSpec:
         labelled: Whether labels are needed (fit, evaluate) or not (predict).
         batch_size: Rows of a step over all ranks; None where the user gave none.
         config: The argument of data creators.
-        serialize: Whether creators on one node run one after the other (they may download to the same place).
+        lock: The name of a temporary file by which creators on one node run one after the other (they may download to
+            the same place); "" lets them run together.
         whole: Whether creators make whole steps (of batch_size rows) that are cut for the ranks, not a rank's share.
         seed: Seed of the creators' draws, so that all ranks draw alike.
         weighted: Whether rows come with weights; always where a column of them is named.
@@ -79,7 +80,7 @@ class DataSpec:
     labelled: bool = True
     batch_size: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
-    serialize: bool = False
+    lock: str = ""
     whole: bool = False
     seed: int = 0
     weighted: bool = False

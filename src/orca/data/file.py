@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.errors import ArgumentError, DataError, MissingDependency, OrcaError
 from orca.storage.files import filesystem, is_leftover, is_local, move, name_of, remove, renames, replaces, replacing
 
 if TYPE_CHECKING:
@@ -63,13 +63,19 @@ def open_image(path: Path) -> Image:
 
     Raises:
         ArgumentError: There is no such file.
+        DataError: It is no image, or one of far more pixels than an image has.
         MissingDependency: Pillow is not installed.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingDependency.of("pillow", "image", "open_image") from error
-    return Image.open(io.BytesIO(_content(path)))
+    try:
+        return Image.open(io.BytesIO(_content(path)))
+    except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
+        raise DataError(
+            f"{path} is no image that Pillow reads: {error}. Take it out of the data.", code="not-an-image"
+        ) from None
 
 
 def load_numpy(path: Path) -> Any:

@@ -18,7 +18,7 @@ from orca.core.columns import column_array, is_rows
 from orca.core.plan import even_split
 from orca.core.units import positive
 from orca.data.layout import ShardInfo, check_same, conform, union
-from orca.data.refusals import refused
+from orca.data.refusals import failed_function, refused
 from orca.data.slices import FRAME, SERIES, class_name_of, cut, join, peek, row_count
 from orca.errors import ArgumentError, DataError
 
@@ -59,16 +59,19 @@ class Verbs:
 
     def collect(self) -> list[Any]:
         """Return all shards to the driver."""
-        shards: list[Any] = self.rdd.collect()
+        with refused():
+            shards: list[Any] = self.rdd.collect()
         return shards
 
     def first(self) -> Any:
         """Return the first shard."""
-        return self.rdd.first()
+        with refused():
+            return self.rdd.first()
 
     def take(self, n: int) -> list[Any]:
         """Return the first shards."""
-        shards: list[Any] = self.rdd.take(n)
+        with refused():
+            shards: list[Any] = self.rdd.take(n)
         return shards
 
     def to_lazy(self) -> Self:
@@ -139,7 +142,8 @@ class Verbs:
 
             rdd, empty = self._rows("[]")
             frames.check_unique(key if isinstance(key, list) else [key], empty.columns, "[]")
-        wrong = peek(rdd, partial(_refusal, key=key))
+        with refused():
+            wrong = peek(rdd, partial(_refusal, key=key))
         if wrong:
             raise ArgumentError(wrong, code="not-indexable")
         return self.to_lazy()._made(rdd.map(operator.itemgetter(key)))
@@ -157,16 +161,18 @@ class Verbs:
         Raises:
             ArgumentError: It is no positive number.
         """
-        parts = positive("num_partitions", num_partitions)
-        counts = self.rdd.mapPartitions(_row_counts).collect()
+        parts, info = positive("num_partitions", num_partitions), self._info()
+        rdd = self._rows("repartition")[0] if info and info.kinds == (FRAME,) else self.rdd
+        with refused():
+            counts = rdd.mapPartitions(_row_counts).collect()
         if not any(counts) or any(rows is None for shards in counts for rows in shards):
-            return self._made(self.rdd.repartition(parts), self._class_name)
+            return self._made(rdd.repartition(parts), self._class_name)
         begins = np.cumsum([0, *(rows for shards in counts for rows in shards)])
         firsts = np.cumsum([0, *(len(shards) for shards in counts)])
         edges = [start for start, _ in even_split(int(begins[-1]), parts)] + [int(begins[-1])]
         deal = partial(_dealt, begins=begins.tolist(), firsts=firsts.tolist(), edges=edges)
-        empty = peek(self.rdd, _no_rows)
-        pieces = self.rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
+        empty = peek(rdd, _no_rows)
+        pieces = rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
         return self._made(pieces.mapPartitions(partial(_gathered, empty=empty)), self._class_name)
 
     def split(self) -> list[Self]:
@@ -177,7 +183,8 @@ class Verbs:
         Raises:
             DataError: Shards have different lengths.
         """
-        lengths = sorted(set(self.rdd.map(_items).collect()))
+        with refused():
+            lengths = sorted(set(self.rdd.map(_items).collect()))
         if len(lengths) > 1:
             raise DataError(
                 f"split needs shards with the same number of items; got shards of {lengths} items.",
@@ -203,7 +210,8 @@ class Verbs:
                 "Call repartition on one of them.",
                 code="partitions-differ",
             )
-        one, two = (shards.rdd.mapPartitions(_shard_count).collect() for shards in (self, other))
+        with refused():
+            one, two = (shards.rdd.mapPartitions(_shard_count).collect() for shards in (self, other))
         if one != two:
             raise ArgumentError(
                 f"The two {kind.__name__} should have the same number of elements in each partition; got {one} and "
@@ -226,7 +234,10 @@ class Verbs:
                 code="not-series",
             )
         with refused():
-            return np.asarray(join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique())
+            values = join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique()
+        # numpy would make floats of integers beside nulls: large ones would become others.
+        nullable_integers = not isinstance(values, np.ndarray) and values.dtype.kind in "iu"
+        return np.asarray(values, object if nullable_integers and values.isna().any() else None)
 
     # Frames: rows meet others
 
@@ -545,8 +556,11 @@ class SharedValue:
 
 
 def _applied(shard: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    # A subclass goes as it is.
-    return func(shard, *(arg.value if type(arg) is SharedValue else arg for arg in args))
+    try:
+        # A subclass goes as it is.
+        return func(shard, *(arg.value if type(arg) is SharedValue else arg for arg in args))
+    except Exception as error:
+        raise failed_function("transform_shard", error) from None
 
 
 def _refusal(shard: Any, key: Any) -> str | None:

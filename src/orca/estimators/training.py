@@ -22,7 +22,7 @@ from orca.core.triggers import EveryEpoch, trigger_of, watches_score
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, DataError, OrcaError
 from orca.estimators.estimator import Estimator
-from orca.estimators.recovery import run_through
+from orca.estimators.recovery import check_state, run_through
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.monitor.slowness import slow_ranks
 from orca.monitor.stopping import FINISHING
@@ -337,7 +337,7 @@ class TrainingEstimator(Estimator):
 
     def _read_checked(self, path: str) -> State:
         state = self._read(path)
-        self.learner.check_state(state, path)
+        check_state(self.learner, state, path)
         return state
 
     def _resumed(self, folder: str) -> State | None:
@@ -647,7 +647,7 @@ class TrainingEstimator(Estimator):
 
     def _take(self, state: State, name: str) -> None:
         """Begin with this state from now on, where it fits the model: a new fit, not one that was interrupted."""
-        self.learner.check_state(state, name)
+        check_state(self.learner, state, name)
         self._state = state.settled()
 
     def _learn_rows(self, row: OutputSpec | None, output: OutputSpec | None) -> None:

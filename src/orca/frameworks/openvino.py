@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from orca.core.columns import single
-from orca.core.engine import cores, threads_asked_for
+from orca.core.engine import threads_asked_for
 from orca.core.learner import Predictor
+from orca.core.resources import cores
 from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError, near
 from orca.rows.tree import flatten, map_tree, unflatten

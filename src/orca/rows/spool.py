@@ -12,8 +12,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import mmap
+import os
+import shutil
+import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -90,6 +93,30 @@ class Column:
     def empty(self, rows: int) -> np.ndarray:
         """Return an array for so many rows, not filled."""
         return np.empty((rows, *self.shape), object if self.text else self.dtype)
+
+
+def spool_folder(others: Iterable[str] = ()) -> Path:
+    """Return the folder of this machine for spools: of the cluster's local disks the one with the most room.
+
+    Those are the folders that Spark and YARN name to their workers. Folders in memory are left out if there are others.
+
+    Args:
+        others: Further folders of the cluster.
+    """
+    names = [*others, *os.environ.get("SPARK_LOCAL_DIRS", "").split(","), *os.environ.get("LOCAL_DIRS", "").split(",")]
+    local = [name for name in names if name and os.path.isdir(name) and os.access(name, os.W_OK | os.X_OK)]
+    temporary = tempfile.gettempdir()
+    on_disk = [name for name in local if not _is_in_memory(name)]
+    if not on_disk:
+        return Path(temporary)
+    return Path(max(on_disk, key=lambda name: shutil.disk_usage(name).free))
+
+
+def _is_in_memory(folder: str) -> bool:
+    """Return whether a folder lies in memory, which its files would take from training."""
+    real = os.path.realpath(folder)
+    mounts = [part for part in psutil.disk_partitions(all=True) if Path(real).is_relative_to(part.mountpoint)]
+    return bool(mounts) and max(mounts, key=lambda part: len(part.mountpoint)).fstype in ("tmpfs", "ramfs")
 
 
 class SpoolWriter:
@@ -308,9 +335,11 @@ class _File:
             self._file.close()
 
     def _unwritable(self, error: OSError) -> OrcaError:
+        free = shutil.disk_usage(self._folder).free if self._folder.is_dir() else 0
         return OrcaError(
-            f"cannot write the spool in {self._folder} after {self.size} bytes: {error}. "
-            "Make room there, or choose a folder on a local disk that is writable and has room (TMPDIR, if not set).",
+            f"cannot write a worker's rows to {self._folder} on {socket.gethostname()}: {error}, after {self.size} "
+            f"bytes, with {free} free. Make room there, or set a folder on a larger local disk: spark.local.dir on "
+            "Spark, yarn.nodemanager.local-dirs on YARN, object_spilling_directory on Ray, TMPDIR elsewhere.",
             code="no-room-for-rows",
         )
 

@@ -22,7 +22,19 @@ from typing import Any, TypeVar
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import waiting_for_storage
-from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, is_local, name_of, remove, renames
+from orca.storage.files import (
+    MARKER,
+    clear_leftovers,
+    filesystem,
+    is_leftover,
+    is_local,
+    is_private,
+    make_private,
+    name_of,
+    remove,
+    renames,
+    restrict,
+)
 from orca.storage.retries import STORAGE_TIMEOUT, cause_of, is_of_storage, may_pass, retried
 from orca.storage.state import State
 
@@ -84,6 +96,8 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
 def new_run(folder: str, dated: bool = False) -> str:
     """Claim a folder for the checkpoints of one fit; its number is higher than those of the fits before.
 
+    Where the outer folder is made for it, only this user can read both, and the checkpoints of this and later fits.
+
     The name ends in random digits, so that two fits that begin together never share a folder: not every storage can
     make a folder, or a file, for just one of two that ask for it.
 
@@ -92,9 +106,19 @@ def new_run(folder: str, dated: bool = False) -> str:
         dated: Whether the folder is named by the time instead, which is later than those of the fits before; random
             digits follow only where the storage cannot make a folder for just one of two.
     """
+    private = False
+    with suppress(OSError):  # only the workers may be allowed to write there
+        private = make_private(folder)
     names = _runs(folder)
-    if dated:
-        return _new_dated_run(folder, names)
+    private = private or any(is_private(_inside(folder, name)) for name in filter(_is_run, names))
+    path = _new_dated_run(folder, names) if dated else _new_numbered_run(folder, names)
+    if private:
+        with suppress(OSError):
+            restrict(path)
+    return path
+
+
+def _new_numbered_run(folder: str, names: list[str]) -> str:
     number = 1 + max(map(_number, names), default=0)
     return _claimed(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
 
@@ -423,6 +447,8 @@ class CheckpointWriter:
     def _write_one(self, write: _Write, path: str) -> None:
         self._clear(write.name, write.version)
         self.write(write.state, path)
+        if _is_run(name_of(self.folder)) and is_private(self.folder):
+            restrict(path)
 
     def _clear(self, name: str, version: int | None) -> None:
         """Remove the remains of killed writes and removals."""
@@ -456,6 +482,10 @@ class CheckpointWriter:
 def _runs(folder: str) -> list[str]:
     """Return the names of the folders in a folder."""
     return [name_of(entry["name"]) for entry in _listing(folder)[1] if entry["type"] == "directory"]
+
+
+def _is_run(name: str) -> bool:
+    return bool(_RUN.fullmatch(name) or _DATED.fullmatch(name))
 
 
 def _number(name: str) -> int:

@@ -152,6 +152,44 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
                 fs.rm(leftover, recursive=True)
 
 
+def make_private(path: str) -> bool:
+    """Make a folder that only this user may read, unless there is one; return whether it was made."""
+    fs, place = _at(path)
+    if fs.exists(place):
+        return False
+    if is_local(fs):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        try:
+            os.mkdir(place, 0o700)
+        except FileExistsError:  # of another program that began just now
+            return False
+    else:
+        fs.makedirs(place, exist_ok=True)
+        restrict(path)
+    return True
+
+
+def restrict(path: str) -> None:
+    """Let only this user read and change a file, or a folder and all in it; object stores have other rules."""
+    fs, place = _at(path)
+    if is_local(fs):
+        for part in (Path(place), *Path(place).rglob("*")):
+            part.chmod(0o700 if part.is_dir() else 0o600)
+    elif "hdfs" in _protocols(fs):
+        for part, about in fs.find(place, withdirs=True, detail=True).items():
+            fs.chmod(part, "700" if about["type"] == "directory" else "600")
+        if fs.isdir(place):
+            fs.chmod(place, "700")
+
+
+def is_private(path: str) -> bool:
+    """Return whether only one user may read and change a folder, as far as its file system knows users."""
+    fs, place = _at(path)
+    if is_local(fs):
+        return os.path.isdir(place) and not os.stat(place).st_mode & 0o077
+    return "hdfs" in _protocols(fs) and fs.isdir(place) and str(fs.info(place).get("permission")) == "700"
+
+
 @contextmanager
 def here(fs: Any, place: str) -> Iterator[str]:
     """Give the path of a file on this machine: the file itself, or a copy that is gone afterwards."""

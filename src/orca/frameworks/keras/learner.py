@@ -31,9 +31,10 @@ from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.columns import named_features, named_labels
 from orca.frameworks.keras.draws import StepDraws, forget_names, seeded, set_seed
 from orca.frameworks.keras.graphs import Graphs
+from orca.frameworks.keras.logits import advice_on_metrics
 from orca.frameworks.keras.logs import LastLogs, plain_logs
 from orca.frameworks.keras.memory import Memory, continue_logs
-from orca.frameworks.keras.monitors import check_names, check_validated, has_own_logs
+from orca.frameworks.keras.monitors import check_kinds, check_names, check_validated, has_own_logs
 from orca.frameworks.keras.optimizers import (
     OptimizerState,
     optimizer_state,
@@ -142,13 +143,7 @@ class KerasLearner(Learner):
 
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Check that these are callbacks of Keras."""
-        for each in callbacks:
-            if not hasattr(each, "on_epoch_end") or isinstance(each, type):
-                raise ArgumentError(
-                    f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as "
-                    "[EarlyStopping(patience=2)].",
-                    code="not-a-callback",
-                )
+        check_kinds(callbacks)
 
     def check_monitors(self, callbacks: Sequence[Any], metrics: Sequence[Metric], validates: bool) -> None:
         """Check that there is a validation if callbacks watch one; other names are checked after the first step."""
@@ -197,6 +192,9 @@ class KerasLearner(Learner):
         self.model = self._make()
         if not is_compiled(self.model):
             raise ArgumentError(_NOT_COMPILED, code="model-not-compiled")
+        if world.rank == 0:
+            for line in advice_on_metrics(self.model):
+                logger.warning("%s", line)
         self.start: State | None = state
         self.ready = self.begun = self.open = False
         self.specs: tuple[int, OutputSpec, OutputSpec | None] | None = None  # with the rows they were seen in

@@ -130,26 +130,29 @@ def _plain(value: Any, what: str, tensors: dict[int, str]) -> Any:
 def reference(thing: Any, what: str) -> str:
     """Return the name by which a class or function can be imported.
 
+    One of the program itself (`__main__`) is found by programs that define it, too.
+
     Args:
         thing: The class or function.
         what: The thing that needs it.
 
     Raises:
-        ArgumentError: It cannot: it is part of the program itself, of a notebook, or of another function.
+        ArgumentError: It cannot: it is part of another function, or has another name.
     """
     short = getattr(thing, "__name__", "")
     # Functions of torch's own do not tell where they can be found.
     names = [f"{thing.__module__}:{thing.__qualname__}", f"torch:{short}", f"torch.nn.functional:{short}"]
-    if thing.__module__ != "__main__" and "<" not in thing.__qualname__:
+    if "<" not in thing.__qualname__:
         for name in names:
             try:
                 if _found(name) is thing:
                     return name
             except (ImportError, AttributeError, ValueError):
                 continue
-        raise ArgumentError(
-            f"{what} needs {thing.__qualname__}, which cannot be imported by its name.", code="class-not-importable"
-        )
+        if thing.__module__ != "__main__":
+            raise ArgumentError(
+                f"{what} needs {thing.__qualname__}, which cannot be imported by its name.", code="class-not-importable"
+            )
     raise ArgumentError(
         f"{what} needs {thing.__qualname__}, which is defined in the program itself or in a function, where no other "
         "program finds it. Put it into a module of its own.",

@@ -21,7 +21,7 @@ from orca.core.state import State
 from orca.errors import ArgumentError
 from orca.storage.checkpoints import DATED_PREFIX, METHOD
 from orca.storage.files import filesystem, write
-from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_of, save_state, tensor_file
+from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_of, readable, save_state, tensor_file
 
 TORCH_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".model", ".tar")
 _REST = "orca_state"  # the attribute of a state dict that holds the rest of the state
@@ -90,6 +90,12 @@ def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | 
     if path.endswith(".safetensors"):
         return _weights([load_tensors(fs, place, path)]), None
     content = _torch_load(fs.cat_file(place), path, weights_only)
+    with readable(path):
+        return _state_of(content, path)
+
+
+def _state_of(content: Any, path: str) -> tuple[State, nn.Module | list[nn.Module] | None]:
+    """Return what a file of torch's holds."""
     nets = content if isinstance(content, list) else [content]
     if nets and all(isinstance(net, nn.Module) for net in nets):
         return _weights([net.state_dict() for net in nets]), content

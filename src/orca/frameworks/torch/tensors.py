@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from orca.core.resources import own_gpu
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import DataError
@@ -91,11 +92,12 @@ class Place:
 
 
 def device_of(world: World) -> torch.device:
-    """Return this rank's own GPU where every rank of the node has one, else the CPU."""
-    if torch.cuda.is_available() and torch.cuda.device_count() >= world.local_size:
-        torch.cuda.set_device(world.local_rank)
-        return torch.device("cuda", world.local_rank)
-    return torch.device("cpu")
+    """Return this rank's own GPU; the CPU if no rank sees a GPU."""
+    gpu = own_gpu(world.rank, world.resources)
+    if gpu is None:
+        return torch.device("cpu")
+    torch.cuda.set_device(gpu)
+    return torch.device("cuda", gpu)
 
 
 def answering_device(gpu: str | None) -> torch.device:

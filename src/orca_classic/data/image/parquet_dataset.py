@@ -8,6 +8,7 @@ Not petastorm, which does not run with the pyarrow of today.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -263,8 +264,11 @@ def _opened(path: str) -> tuple[list[Fragment], dict[str, SchemaField]]:
     place = place.rstrip("/")
     if not fs.exists(f"{place}/{METADATA}"):
         raise DataError(f"there is no dataset at {path}: it has no {METADATA}. Write one with ParquetDataset.write.")
-    schema = decode_schema(fs.cat_file(f"{place}/{METADATA}").decode())
-    folders = [str(name) for name in fs.ls(place, detail=False) if name_of(str(name)).startswith("chunk=")]
+    try:
+        schema = decode_schema(fs.cat_file(f"{place}/{METADATA}").decode())
+    except (DataError, UnicodeDecodeError) as error:
+        raise DataError(f"the dataset at {path} cannot be read: {METADATA}: {error}") from None
+    folders = [str(name) for name in fs.ls(place, detail=False) if re.fullmatch(r"chunk=\d+", name_of(str(name)))]
     fragments = []
     for folder in sorted(folders, key=lambda name: int(name_of(name).partition("=")[2])):
         for name in sorted(map(str, fs.ls(folder, detail=False))):

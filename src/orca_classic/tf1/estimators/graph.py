@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any
 
 from orca.core.arguments import refuse_unknown
-from orca.core.engine import Settings, threads_asked_for
+from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.metrics import Metric, metrics_of
 from orca.core.state import State
@@ -140,7 +140,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 settings=Settings(
                     stall_timeout,
                     True,
-                    threads_per_worker or threads_asked_for(),
+                    threads_per_worker or 0,
                     log_to_driver=log_to_driver,
                     start_timeout=start_timeout,
                 ),
