@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, positive, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 from orca.monitor.spark_logs import silence
+from orca.monitor.waiting import Pace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +36,7 @@ hush_pyspark()
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 30.0
+START_PATIENCE = 600.0  # seconds that executors of a launcher's cluster may take to start
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 # Settings that Spark's pages, logs and event files do not show: secrets, keys of any kind, the variables of workers.
@@ -55,6 +58,13 @@ DYNAMIC = "spark.dynamicAllocation.enabled"
 # A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
 # whose machine is cut off is given up soon after, as the hub does (monitor/protocol.py).
 OUTLIVES_PAUSES = {"spark.network.timeout": "180s", "spark.network.timeoutInterval": "10s"}
+# Ours are only defaults where a site has its own; an argument of init_orca_context, such as conf=, wins over both.
+AUTHENTICATE = "spark.authenticate"
+YIELD = {
+    *(AUTHENTICATE, "spark.executor.memoryOverhead", "spark.scheduler.minRegisteredResourcesRatio"),
+    *("spark.scheduler.maxRegisteredResourcesWaitingTime", *OUTLIVES_PAUSES),
+}
+FORCED = {DYNAMIC}
 # spark-submit fills these in by itself before anybody can ask whether the user did.
 LAUNCH_DEFAULTS = {"spark.app.name": "orca", "spark.ui.showConsoleProgress": "false"}
 # Only these go on the JVM's command line, which other users of the machine can read; all others by a private file.
@@ -175,6 +185,15 @@ class Local(Kind):
 class Submitted(Kind):
     """The cluster of this program's launcher, with its settings: spark-submit, a notebook server, SPARK_REMOTE."""
 
+    def check(self, session: SparkSession, request: Request) -> None:
+        """Wait for the executors, and let each prove that it runs this program's environment."""
+        if is_connect(session) or is_local(session):
+            return
+        wait_for_executors(session)
+        from orca.cluster.proof import prove  # which imports this module
+
+        prove(session)
+
 
 def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession:
     """Build a session on a kind of cluster.
@@ -202,7 +221,8 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     options = request.options
     set_environment(_environment(options), life)
     own = spark_values(options.conf)
-    settings = {**kind.settings(request, life), **(_files(kind, options) if kind.brings else {}), **own}
+    proposed = yielding(kind.settings(request, life), site_settings())
+    settings = {**proposed, **(_files(kind, options) if kind.brings else {}), **own}
     starts_jvm = not _has_jvm()
     gateway = ensure_jvm(settings, request.log_output, life)
     settings |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
@@ -293,7 +313,15 @@ def is_connect(session: Any) -> bool:
 
 def is_local(session: SparkSession) -> bool:
     """Say whether tasks run in the JVM of Spark's driver."""
-    return re.match(r"local(\[|$)", session.conf.get("spark.master") or "") is not None
+    return re.match(r"local(\[|$)", master_of(session)) is not None
+
+
+def master_of(session: SparkSession) -> str:
+    """Return the master of a session; "" where it is hidden, as managed services do."""
+    try:
+        return str(session.conf.get("spark.master", "") or "")
+    except Exception:  # Connect's client raises classes of its own
+        return ""
 
 
 def is_stopped(session: Any) -> bool:
@@ -309,7 +337,7 @@ def is_dynamic(session: SparkSession) -> bool:
 def slots(session: SparkSession) -> int | None:
     """Return how many barrier tasks can run at the same time; None where a Connect server does not tell."""
     if is_connect(session):
-        return _slots_of(session.conf.get("spark.master", None))
+        return _slots_of(master_of(session) or None)
     scala = cast(Any, session.sparkContext._jsc).sc()
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
@@ -318,7 +346,7 @@ def nodes(session: SparkSession) -> int:
     """Return the number of executors; 1 for a local master."""
     if is_connect(session):
         instances = str(session.conf.get("spark.executor.instances", None) or "")
-        cluster = re.fullmatch(r"local-cluster\[\s*(\d+).*\]", str(session.conf.get("spark.master", None)))
+        cluster = re.fullmatch(r"local-cluster\[\s*(\d+).*\]", master_of(session))
         return int(cluster.group(1)) if cluster else int(instances) if instances.isdigit() else 1
     return max(1, executors(session))
 
@@ -352,6 +380,27 @@ def executor_infos(session: SparkSession) -> list[Any]:
 def executors(session: SparkSession) -> int:
     """Return how many executors are registered, the driver not counted."""
     return len(executor_infos(session)) - 1
+
+
+def wait_for_executors(session: SparkSession) -> None:
+    """Wait until the requested executors are there: pods and containers may take minutes to start.
+
+    Raises:
+        OrcaError: There is none after as long as they may take.
+    """
+    count = str(session.conf.get("spark.executor.instances", None) or "")
+    if is_dynamic(session) or not count.isdigit():
+        return
+    end, pace = time.monotonic() + START_PATIENCE, Pace()
+    while (there := executors(session)) < int(count) and time.monotonic() < end:
+        if pace.is_due():
+            log.warning("%d of %s executors are there after %.0f s. Waiting on.", there, count, pace.waited)
+        time.sleep(0.2)
+    if there == 0:
+        raise OrcaError(
+            f"none of the {count} executors that were asked for (spark.executor.instances) came in "
+            f"{START_PATIENCE:.0f} s. Look at the cluster's page for the reason, or ask for fewer or smaller ones."
+        )
 
 
 def running(session: SparkSession) -> int:
@@ -394,6 +443,34 @@ def executor_settings(request: Request) -> dict[str, str]:
         # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
         DYNAMIC: "false",
     }
+
+
+def site_settings() -> dict[str, str]:
+    """Return the settings of spark-defaults.conf, which the people who run a cluster write for all its programs."""
+    file = _defaults_file()
+    lines = [line.strip() for line in file.read_text().splitlines()] if file.is_file() else []
+    pairs = [re.split(r"\s*[=:\s]\s*", line, maxsplit=1) for line in lines if line and not line.startswith("#")]
+    return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs}
+
+
+def yielding(proposed: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
+    """Return our settings without those for which the site has its own, unless ranks could not run with them.
+
+    Args:
+        proposed: Our settings.
+        site: Those of the site.
+    """
+    settings = {key: value for key, value in proposed.items() if key not in YIELD or key not in site}
+    if AUTHENTICATE not in site and site.get("spark.shuffle.service.enabled", "").lower() == "true":
+        settings.pop(AUTHENTICATE, None)  # executors that authenticate cannot register at a service that does not
+    for key in sorted(FORCED & settings.keys() & site.keys()):
+        if settings[key] != site[key]:
+            log.warning("the site's setting %s=%s is replaced by %s: ranks need it", key, site[key], settings[key])
+    return settings
+
+
+def _defaults_file() -> Path:
+    return Path(os.environ.get("SPARK_CONF_DIR") or Path(spark_home(), "conf"), "spark-defaults.conf")
 
 
 def _own_path() -> list[str]:
@@ -496,7 +573,7 @@ def settings_file(settings: Mapping[str, str], life: ExitStack) -> str:
         settings: The settings.
         life: The file is gone with it.
     """
-    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(spark_home(), "conf"), "spark-defaults.conf")
+    defaults = _defaults_file()
     text = defaults.read_text() if defaults.is_file() else ""
     if REDACTION not in text:
         settings = {REDACTION: NOT_SHOWN, **settings}

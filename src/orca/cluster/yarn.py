@@ -34,6 +34,7 @@ from orca.cluster.spark import (
     executors,
     is_dynamic,
     set_environment,
+    site_settings,
     spark_home,
 )
 from orca.core.units import positive, size_of
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+STAGING = "spark.yarn.stagingDir"
 
 ARCHIVES = "spark.yarn.dist.archives"
 UNPACKED = "environment"  # the link to the unpacked environment in the folder of a container
@@ -202,7 +204,7 @@ def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Had
     hadoop = Hadoop(gateway)
     life.callback(hadoop.close)
     _check_queue(hadoop, options)
-    base = str(options.conf.get("spark.yarn.stagingDir", "")) or None
+    base = str(options.conf.get(STAGING) or site_settings().get(STAGING, "")) or None
     archives = comma_list(options.additional_archive)
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     address = ""
