@@ -18,6 +18,7 @@ import pytest
 
 import orca.doctor
 from orca.core.engine import HubPeer
+from orca.core.resources import Inventory
 from orca.doctor import Diagnosis, Finding, driver, examination, examine, ranks
 from orca.doctor.examination import Case, SurveyOutcome, TimeOver, checked, limited
 from orca.doctor.finding import ERROR, OK, WARN, advice, summary, without_secrets
@@ -166,9 +167,13 @@ def test_limited_raises_what_its_call_raises_and_gives_up_in_time() -> None:
 
 
 def report(rank: int, **facts: Any) -> Report:
+    facts.setdefault("resources", Inventory(facts.get("node", "a"), [], []))
     return replace(
         Report(rank, "10.0.0.1", "a", free=100 * GB, memory=50 * GB, interface="eth0", join_seconds=0.1), **facts
     )
+
+
+GPU = Inventory("a", [], [(0, "GPU-1")])
 
 
 def outcome(*reports: Report, **more: Any) -> SurveyOutcome:
@@ -181,7 +186,7 @@ def outcome(*reports: Report, **more: Any) -> SurveyOutcome:
         (ranks.link, {"linked": False}, WARN, ["rank(s) 1 on a cannot reach the driver", "spark.driver.host"]),
         (ranks.disk, {"free": GB // 2}, WARN, ["little room", "537 MB", "TMPDIR"]),
         (ranks.network, {"obstacles": ((0, "timed out"),)}, ERROR, ["rank 1 on a (10.0.0.1) cannot reach rank 0 on a"]),
-        (ranks.gpus, {"gpus": ("H100",), "devices": 1}, WARN, ["some ranks see GPUs", "rank 1: 1"]),
+        (ranks.gpus, {"gpus": ("H100",), "devices": 1, "resources": GPU}, ERROR, ["see 1: worker 0 on a has", "H100"]),
         (ranks.processor, {"amx": "fails", "onednn": "AVX2"}, WARN, ["die", "the ranks have ONEDNN_MAX_CPU_ISA=AVX2"]),
         (ranks.gpus, {"devices": 2, "node": "b"}, WARN, ["b has 2 GPU(s) that torch cannot use"]),
         (ranks.versions, {"different": ("CPython 3.9.1 there",)}, WARN, ["rank(s) 1 on a", "3.9.1", "pip freeze"]),
@@ -224,10 +229,12 @@ def test_data_is_compared_with_the_disk_and_memory_of_the_node_that_has_least() 
     assert big.level == WARN and "need about 4.3 GB more" in big.what and "2.1 GB free on b" in big.got
 
 
-def test_ranks_that_share_a_gpu_are_told_how_many_fit() -> None:
-    [shared] = ranks.gpus(Case("ray", 2), outcome(report(0, gpus=("H100",)), report(1, gpus=("H100",))))
-    assert shared.level == WARN and shared.fix == "workers_per_node=1"
-    [own] = ranks.gpus(Case("ray", 2), outcome(report(0, gpus=("H100",)), report(1, gpus=("H100",), node="b")))
+def test_ranks_that_share_a_gpu_are_refused_as_fit_would() -> None:
+    seen = {"gpus": ("H100",), "resources": GPU}
+    [shared] = ranks.gpus(Case("ray", 2), outcome(report(0, **seen), report(1, **seen)))
+    assert shared.level == ERROR and "Lower workers_per_node" in shared.fix
+    other = {**seen, "resources": Inventory("b", [], [(0, "GPU-2")])}
+    [own] = ranks.gpus(Case("ray", 2), outcome(report(0, **seen), report(1, **other)))
     assert own.level == OK and "H100" in own.got
 
 

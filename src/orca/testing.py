@@ -16,6 +16,7 @@ import numpy as np
 
 from orca.core.array_learner import ArrayLearner
 from orca.core.feed import spool_parts
+from orca.core.resources import NO_LIMIT, Grant
 from orca.core.source import Batch, Shards
 from orca.core.state import State
 from orca.sources.arrays import Block
@@ -94,6 +95,7 @@ class Alone:
     size: int = 1
     host: str = "127.0.0.1"
     secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    grant: Grant = NO_LIMIT
 
     def all_gather(self, text: str) -> list[str]:
         """Return the only text."""

@@ -18,6 +18,7 @@ add_home(__path__[0])
 register(
     sources={
         "mxnet": "orca_classic.mxnet.data:MxnetSource",
+        "orca_classic.data.tf": "orca_classic.data.tf.data:DatasetSource",
         "orca_classic.mxnet": "orca_classic.mxnet.data:MxnetSource",
         "orca_classic.tf1": "orca_classic.tf1.packed_rows:TfRowsSource",
     },

@@ -51,7 +51,7 @@ _BESIDES = (
 # Names that several modules have.
 _ESTIMATOR = ".zoo.{root}: Estimator"
 _CONTEXT = "orca.cluster.context: OrcaContext, init_orca_context, stop_orca_context"
-_PANDAS = "orca.data.pandas: read_csv, read_json, read_parquet"
+_PANDAS = ".zoo.data: read_csv; orca.data.pandas: read_json, read_parquet"
 _HOROVOD = ".horovod.runner: HorovodRayRunner"
 _GAN = ".tf1.tfpark.gan: GANEstimator"
 _IMAGE_SETS = ".bigdl.featuresets: DistributedImageSet, ImageSet, LocalImageSet"
@@ -81,7 +81,7 @@ _TABLE = {
     "bigdl.dlframes.dl_classifier": ".nnframes.dlframes: DLClassifier, DLClassifierModel, DLEstimator, DLModel",
     "bigdl.dllib.estimator": ".bigdl.net: Estimator",
     "bigdl.dllib.estimator.estimator": ".bigdl.net: Estimator",
-    "bigdl.dllib.feature.common": f"{_PREPROCESSING}; .bigdl.datasets: DataSet",
+    "bigdl.dllib.feature.common": f"{_PREPROCESSING}; .bigdl.datasets: DataSet; .bigdl.vision: *",
     "bigdl.dllib.feature.dataset.base": ".bigdl.datasets: maybe_download",
     "bigdl.dllib.feature.dataset.dataset": ".bigdl.datasets: DataSet",
     "bigdl.dllib.feature.dataset.mnist": ".bigdl.datasets: extract_images, extract_labels, load_data, read_data_sets",
@@ -93,7 +93,9 @@ _TABLE = {
     "bigdl.dllib.feature.image": f"{_IMAGE_SETS}; .bigdl.feature.image: *",
     "bigdl.dllib.feature.image.imagePreprocessing": ".bigdl.feature.image: *",
     "bigdl.dllib.feature.image.imageset": _IMAGE_SETS,
-    "bigdl.dllib.feature.image.transforms": ".bigdl.feature.image: *",
+    "bigdl.dllib.feature.image.transforms": (
+        ".bigdl.feature.image: *; .bigdl.feature.preprocessing: ChainedPreprocessing as Compose; .bigdl.vision: *"
+    ),
     "bigdl.dllib.feature.text": (
         ".bigdl.featuresets: DistributedTextSet, LocalTextSet, Normalizer, SequenceShaper, TextFeature, "
         "TextFeatureToSample, TextSet, TextTransformer, Tokenizer, WordIndexer"
@@ -142,15 +144,16 @@ _TABLE = {
     "bigdl.dllib.utils.file_utils": ".zoo.paths: *; .zoo.sample: JTensor, Sample; .bigdl.datasets: set_core_number",
     "bigdl.dllib.utils.tf": ".tf1.tfpark.net: export_tf, get_checkpoint_state, load_tf_checkpoint, save_tf_checkpoint",
     "bigdl.dllib.utils.triggers": _TRIGGERS,
+    "bigdl.dllib.utils.utils": _SHAPES,
     "bigdl.orca": _CONTEXT,
     "bigdl.orca.common": _CONTEXT,
     "bigdl.orca.data": (
-        "orca.data.ray_shards: RayXShards; .data.image.reading: read_images; orca.data.shard: SharedValue, "
+        "orca.data.ray_shards: RayXShards; .data.image.reading: read_images; .zoo.data: SharedValue; orca.data.shard: "
         "SparkXShards, XShards, spark_df_to_ray_dataset"
     ),
     "bigdl.orca.data.file": "orca.data.file: *",
     "bigdl.orca.data.image": ".data.image: *",
-    "bigdl.orca.data.image.parquet_dataset": ".data.image.parquet_dataset: *",
+    "bigdl.orca.data.image.parquet_dataset": ".data.image.parquet_dataset: *, [_write_ndarrays]",
     "bigdl.orca.data.image.preprocessing": (
         ".data.image.reading: read_coco, read_images, read_images_pil, read_images_spark, read_voc"
     ),
@@ -162,7 +165,7 @@ _TABLE = {
     "bigdl.orca.data.pandas": _PANDAS,
     "bigdl.orca.data.pandas.preprocessing": _PANDAS,
     "bigdl.orca.data.ray_xshards": "orca.data.ray_shards: RayXShards",
-    "bigdl.orca.data.shard": "orca.data.shard: SharedValue, SparkXShards, XShards, spark_df_to_ray_dataset",
+    "bigdl.orca.data.shard": ".zoo.data: SharedValue; orca.data.shard: SparkXShards, XShards, spark_df_to_ray_dataset",
     "bigdl.orca.data.tf": ".data.tf.data: Dataset",
     "bigdl.orca.data.tf.data": ".data.tf.data: Dataset",
     "bigdl.orca.data.transformer": (

@@ -110,7 +110,7 @@ def convert_predict_xshards_to_dataframe(
     df: DataFrame, pred_shards: SparkXShards, output_cols: Sequence[str] | None = None
 ) -> DataFrame:
     """Return a DataFrame with the predictions of shards, dicts of one array for each of the output columns."""
-    return convert_predict_rdd_to_dataframe(df, pred_shards.rdd.flatMap(_predicted_rows), output_cols)
+    return convert_predict_rdd_to_dataframe(df, pred_shards.rdd.flatMap(_rows), output_cols)
 
 
 def convert_predict_rdd_to_xshard(data: SparkXShards, prediction_rdd: RDD[Any]) -> SparkXShards:
@@ -188,7 +188,12 @@ def _joined(pair: tuple[Any, tuple[Any, ...]]) -> tuple[Any, ...]:
     return (*row, *cells)
 
 
-def _predicted_rows(shard: dict[str, Any]) -> Iterator[Any]:
+def predicted_rows(shard: dict[str, Any]) -> Iterator[Any]:
+    """Yield the prediction of each row of a shard, in the form of the model's output."""
+    return _rows({"prediction": shard["prediction"]})
+
+
+def _rows(shard: dict[str, Any]) -> Iterator[Any]:
     predictions = list(shard.values())
     arrays, structure = flatten(predictions[0] if len(predictions) == 1 else predictions)
     for row in zip(*arrays, strict=True):

@@ -196,3 +196,17 @@ def test_transformers_bring_shards_and_context() -> None:
 
     wanted = (OrcaContext, SparkXShards, spark_df_to_pd_sparkxshards)
     assert tuple(scope[value.__name__] for value in wanted) == wanted and "StringIndexer" in scope
+
+
+def test_steps_on_images_and_helpers_have_their_older_places() -> None:
+    pytest.importorskip("torch")
+    from bigdl.dllib.feature.common import BigDLAdapter, ChainedPreprocessing, Resize
+    from bigdl.dllib.feature.image.transforms import CenterCrop, Compose
+    from bigdl.dllib.feature.image.transforms import Resize as OtherResize
+    from bigdl.dllib.utils.utils import remove_batch
+    from orca_classic.bigdl.featuresets import LocalImageSet
+
+    assert remove_batch((None, 3)) == (3,) and OtherResize is Resize
+    images = LocalImageSet([np.zeros((9, 8, 3), np.uint8)])
+    for chain in (Compose([Resize(4, 6), CenterCrop(2, 3)]), ChainedPreprocessing([BigDLAdapter(Resize(3, 2))])):
+        assert images.transform(chain).get_image()[0].shape == (3, 3, 2)

@@ -79,3 +79,17 @@ def test_a_shared_folder_goes_with_the_last_command(tmp_path: Path) -> None:
     assert folder.exists()
     guard.end(second)
     assert not folder.exists()
+
+
+def test_a_folder_that_others_put_there_is_refused(tmp_path: Path) -> None:
+    own, planted, target = tmp_path / "own", tmp_path / "planted", tmp_path / "target"
+    assert guard.claim(str(own)) == "" == guard.claim(str(own)) and own.stat().st_mode & 0o777 == 0o700
+    target.mkdir(mode=0o700)
+    planted.symlink_to(target)
+    assert "someone else has put it there" in guard.claim(str(planted))
+    own.chmod(0o777)
+    assert "alone may write to" in guard.claim(str(own))
+    if os.geteuid() == 0:
+        own.chmod(0o700)
+        os.chown(own, 12345, 12345)
+        assert "someone else" in guard.claim(str(own))

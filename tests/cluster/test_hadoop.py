@@ -49,6 +49,7 @@ def test_a_file_is_shared_once_in_a_folder_of_the_user(
     place = hadoop.share(tmp_path / "file", "file-1", f"file://{tmp_path}")
     shared = Path(place.removeprefix("file:"))
     assert shared.read_text() == "content" and shared.parent.name == f".orca-{shared.owner()}"
+    assert (shared.stat().st_mode & 0o777, shared.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert "[orca] uploading file-1, 7 B, to file:" in capsys.readouterr().err
     assert hadoop.share(tmp_path / "file", "file-1", f"file://{tmp_path}") == place
     assert capsys.readouterr().err == ""

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,16 +18,17 @@ import pytest
 from leaks import leaks
 from orca.core.engine import (
     Settings,
-    _extend_path,
     _set_threads,
     dispatch,
     dumps,
+    extend_path,
     is_secondary,
     seal,
 )
+from orca.core.resources import Inventory
 from orca.core.source import Shards
 from orca.engines.local import LocalEngine
-from orca.errors import ArgumentError, WorkerFailed
+from orca.errors import ArgumentError, OrcaError, WorkerFailed
 
 HOST = "127.0.0.1"
 SETTINGS = Settings(stall_timeout=30, progress=False)
@@ -135,6 +141,31 @@ def test_dispatch_opens_the_hub_and_releases_the_shards_after_it() -> None:
     assert events == ["released"]
 
 
+def test_a_full_temporary_folder_is_named_with_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mounted_memory(1 << 20) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        job = Job(Parts(model=bytes(2 << 20)))
+        with pytest.raises(OrcaError, match=rf"no room for temporary files in {folder}: .*No space left.*TMPDIR"):
+            LocalEngine(1).run(job, Shards(no_rows, list), SETTINGS)
+
+
+@contextmanager
+def mounted_memory(size: int) -> Iterator[str]:
+    """Give a folder on a disk of so many bytes; skip where this user may mount none."""
+    folder = tempfile.mkdtemp()
+    try:
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    if done.returncode:
+        pytest.skip(f"this user may not mount: {done.stderr.decode()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        os.rmdir(folder)
+
+
 def test_dispatch_releases_the_shards_after_a_failure() -> None:
     shards, events = released()
     with leaks(), pytest.raises(ZeroDivisionError), dispatch(Job(Parts()), shards, 1, HOST, SETTINGS):
@@ -167,8 +198,24 @@ def test_an_error_on_a_rank_reaches_the_caller_and_nothing_is_left() -> None:
 def test_workers_find_the_drivers_folders_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = list(sys.path)
-    _extend_path([str(tmp_path), str(tmp_path / "missing"), "", *before[:1], str(tmp_path)])
+    extend_path([str(tmp_path), str(tmp_path / "missing"), "", *before[:1], str(tmp_path)])
     assert sys.path == [*before, str(tmp_path)]
+
+
+def test_folders_where_others_may_have_put_modules_are_not_imported_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before, public, foreign = list(sys.path), tmp_path / "public", tmp_path / "foreign"
+    for folder in (public, foreign):
+        folder.mkdir()
+    public.chmod(0o1777)
+    if os.geteuid() == 0:
+        os.chown(foreign, 12345, 12345)
+    else:
+        foreign.chmod(0o777)
+    extend_path(["/tmp", str(public), str(foreign)])
+    assert sys.path == before
 
 
 @pytest.mark.parametrize(("threads", "ranks", "expected"), [(3, 2, 3), (0, 2, 4), (0, 100, 1)])
@@ -177,6 +224,6 @@ def test_ranks_of_a_node_share_its_cores(
 ) -> None:
     seen: list[int] = []
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=seen.append))
-    monkeypatch.setattr("orca.core.engine.cores", lambda: 8)
-    _set_threads(threads, SimpleNamespace(local_size=ranks))  # type: ignore[arg-type]
+    resources = [Inventory("node", [("affinity", 8.0)], [])] * ranks
+    _set_threads(threads, SimpleNamespace(rank=0, resources=resources))  # type: ignore[arg-type]
     assert seen == [expected]

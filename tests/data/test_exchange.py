@@ -131,3 +131,9 @@ def test_types_of_spark_are_those_of_topandas(spark: Any) -> None:
     assert list(got["l"][0]) == [1, 2] and got["l"][1] is None
     assert np.isnan(got["i"][1]) and got["i"].dtype == np.float64
     assert [list(cell) for cell in got["v"]] == [[1.0, 2.0], [0.0, 3.0]]
+
+
+def test_cells_of_a_map_are_dicts(spark: Any) -> None:
+    rows = [({"a": 1.0, "b": 2.0},), (None,), ({},)]
+    df = spark.createDataFrame(rows, "m map<string,double>").coalesce(1)
+    assert spark_df_to_pd_sparkxshards(df).collect()[0]["m"].tolist() == [row[0] for row in rows]

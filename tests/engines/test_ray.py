@@ -20,9 +20,11 @@ import pytest
 import torch
 
 from orca.core.engine import Settings
+from orca.core.resources import cores
 from orca.core.source import DataSpec, Shards
-from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost, WorkerStalled
+from orca.errors import WorkerFailed, WorkerLost, WorkerStalled
 from orca.sources.arrays import ArraySource
+from raised import raises
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("ray_context")
@@ -43,7 +45,7 @@ def nothing_left(ray_context: Any) -> Iterator[None]:
 
 def test_ray_must_be_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(ArgumentError, match=r"this program has none\. Call init_orca_context\(cores=\.\.\.\) first"):
+    with raises("no-ray"):
         _engine().on_cluster(1)
 
 
@@ -51,10 +53,29 @@ def test_workers_are_nodes_times_workers_per_node() -> None:
     assert _engine().on_cluster(2).workers == 2
 
 
-def test_results_come_in_rank_order_from_ranks_on_loopback_with_their_own_cpus() -> None:
+def test_results_come_in_rank_order_from_ranks_on_loopback_with_their_own_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
     results = _engine()(2).run(Describe(), _data(2), Settings())
     assert results == [(0, 2, "127.0.0.1", 1, 5), (1, 2, "127.0.0.1", 1, 5)]
-    assert _engine()(1).run(Describe(), _data(1), Settings()) == [(0, 1, "127.0.0.1", CPUS, 10)]
+    assert _engine()(1).run(Describe(), _data(1), Settings()) == [(0, 1, "127.0.0.1", min(CPUS, cores()), 10)]
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert _engine()(1).run(Describe(), _data(1), Settings()) == [(0, 1, "127.0.0.1", 7, 10)]
+
+
+def test_rows_are_spooled_where_ray_spills_objects() -> None:
+    shards = Shards(lambda items, folder: {"train": Folder(folder)}, lambda: [lambda: iter(())])
+    [folder] = _engine()(1).run(lambda world, rows, heartbeat: str(rows["train"].folder), shards, Settings())
+    assert Path(folder).is_relative_to(os.path.dirname(ray._private.worker._global_node.get_session_dir_path()))
+
+
+@dataclass
+class Folder:
+    """The folder for the spools of a rank."""
+
+    folder: Path
+
+    def close(self) -> None:
+        pass
 
 
 def test_actors_wait_for_the_next_run_and_hold_no_cpus() -> None:
@@ -97,7 +118,7 @@ def test_map_names_what_failed() -> None:
     def task(piece: int) -> float:
         return 1 / piece
 
-    with pytest.raises(WorkerFailed, match="rank 1 on .* failed: ZeroDivisionError") as caught:
+    with raises("worker-failed") as caught:
         _engine()(2).map(task, [1, 0])
     assert "in task" in caught.value.remote_traceback
 
@@ -141,7 +162,7 @@ def test_a_stalled_rank_is_named_with_its_stack(tmp_path: Path) -> None:
 
 def test_unpicklable_data_is_named() -> None:
     lock = threading.Lock()
-    with pytest.raises(ArgumentError, match="the data cannot be sent to the workers"):
+    with raises("not-picklable"):
         _engine()(1).run(Describe(), Shards(_data(1).open, portable=lambda: [lambda: iter([lock])]), Settings())
 
 
@@ -159,24 +180,47 @@ def test_an_interrupt_ends_all_ranks(tmp_path: Path) -> None:
 
 
 def test_more_workers_than_cpus_are_refused_with_the_numbers() -> None:
-    with pytest.raises(TooFewSlots, match=r"4 worker\(s\) .* Ray has 3 CPU\(s\) on 1 node\(s\), .* Lower workers_per"):
+    with raises("too-few-slots"):
         _engine()(4).run(Describe(), _data(4), Settings())
 
 
 def test_cpus_that_others_hold_are_told_or_left_to_them() -> None:
     with _held(2):
-        with pytest.raises(TooFewSlots, match=r"2 worker\(s\) .* 3 CPU\(s\) on 1 node\(s\), 1 of them free now"):
+        with raises("too-few-slots"):
             _engine()(2).run(Describe(), _data(2), Settings())
         assert _engine()(1).map(lambda piece: piece, [7]) == [7]
 
 
-def test_ranks_of_a_node_see_its_gpus_in_their_order() -> None:
-    from orca.engines.ray import Card, Rank, RankSeat, _devices
+def test_a_rank_sees_the_gpu_that_ray_assigned_and_does_not_train_on_the_cpu_without(
+    run_program: Callable[..., Any],
+) -> None:
+    said = run_program("""
+        import os
+        import numpy as np
+        import torch
+        from orca import Estimator, init_orca_context, stop_orca_context
+        from orca.core.engine import Settings
+        from orca.core.source import Shards
+        from orca.engines.ray import RayEngine
 
-    places = [("a", "1"), ("a", "0"), ("b", "0")]
-    ranks = [Rank(i, RankSeat(None, i, 1, 1, node, "", "")) for i, (node, _) in enumerate(places)]  # type: ignore[arg-type]
-    cards = [Card(1, (gpu,)) for _, gpu in places]
-    assert [_devices(rank, ranks, cards) for rank in ranks] == [("1", "0"), ("1", "0"), ("0",)]
+        class Tell:
+            def run_on_peer(self, peer, patience, heartbeat):
+                return os.environ["CUDA_VISIBLE_DEVICES"], peer.grant.gpus, peer.grant.cpus
+
+        init_orca_context(runtime="ray", cores=2, num_gpus=2)
+        shards = Shards(lambda items, folder: {}, lambda: [lambda: iter(())] * 2)
+        print("told", sorted(RayEngine(2).run(Tell(), shards, Settings(progress=False))))
+        model = torch.nn.Linear(2, 1)
+        est = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1),
+                                   loss=torch.nn.MSELoss(), backend="ray", workers_per_node=2)
+        try:
+            est.fit((np.ones((4, 2), "f4"), np.ones((4, 1), "f4")), batch_size=2)
+        except Exception as error:
+            print("refused", error)
+        stop_orca_context()
+    """)
+    assert "told [('0', ('0',), 1), ('1', ('0',), 1)]" in said.stdout
+    assert "the cluster assigned GPU '0' to a worker on 127.0.0.1" in said.stdout
 
 
 @pytest.mark.full

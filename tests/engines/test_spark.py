@@ -154,6 +154,60 @@ session.stop()
     assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout
 
 
+def test_ranks_take_the_gpus_and_share_the_cores_that_spark_gave_their_executor(tmp_path: Path) -> None:
+    script = tmp_path / "discover.sh"
+    script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["4", "7"]}'\n""")
+    script.chmod(0o700)
+    code = f"""
+import os
+import torch
+from orca import Estimator
+from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+from orca.core.engine import Settings
+from orca.core.source import Shards
+from orca.engines.spark import SparkEngine
+from orca.errors import ArgumentError, WorkerFailed
+
+
+class Tell:
+    def run_on_peer(self, peer, patience, heartbeat):
+        return peer.grant.gpus, peer.grant.cpus
+
+    def __call__(self, world, rows, heartbeat):
+        return torch.get_num_threads()
+
+
+class Threads:
+    def __call__(self, world, rows, heartbeat):
+        return torch.get_num_threads()
+
+
+os.environ["SPARK_WORKER_OPTS"] = (
+    "-Dspark.worker.resource.gpu.amount=2 -Dspark.worker.resource.gpu.discoveryScript={script}"
+)
+init_orca_context(cluster_mode="standalone", cores=4, memory="1g", conf={{
+    "spark.executor.resource.gpu.amount": 2, "spark.task.resource.gpu.amount": 1,
+    "spark.executorEnv.OMP_NUM_THREADS": 3,
+}})
+engine = SparkEngine(OrcaContext.get_spark_session(), 2)
+shards = lambda: Shards(lambda items, folder: {{}}, lambda: [lambda: iter(())] * 2)
+grants = engine.run(Tell(), shards(), Settings(progress=False))
+assert sorted(grants) == [(("4",), 2.0), (("7",), 2.0)], grants
+assert engine.run(Threads(), shards(), Settings(progress=False)) == [3, 3]
+assert engine.run(Threads(), shards(), Settings(progress=False, threads=2)) == [2, 2]
+model = torch.nn.Linear(2, 1)
+est = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), loss=torch.nn.MSELoss(),
+                           backend="spark", workers_per_node=2)
+try:
+    est.fit((torch.ones(4, 2).numpy(), torch.ones(4, 1).numpy()), batch_size=2)
+except (WorkerFailed, ArgumentError) as error:
+    assert "the cluster assigned GPU" in str(error), error
+    print("all is well")
+stop_orca_context()
+"""
+    assert "all is well" in run_program(code, env=CLEAN | {"OMP_NUM_THREADS": None}, timeout=200).stdout
+
+
 @dataclass(frozen=True)
 class Hold:
     """Hold a slot until there is a file."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import orca.rows.spool as spool_module
 from orca.errors import ArgumentError, DataError, OrcaError
-from orca.rows.spool import Spool, SpoolWriter
+from orca.rows.spool import Spool, SpoolWriter, spool_folder
 
 KINDS = ["bool", "int8", "uint8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex128"]
 
@@ -245,8 +248,29 @@ def test_row_numbers_outside_are_refused(tmp_path: Path, index: list) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "missing"
-    with pytest.raises(OrcaError, match=r"cannot write the spool in .*missing after 0 bytes.*choose a folder"):
+    with pytest.raises(OrcaError, match=r"worker's rows to .*missing on .* after 0 bytes.* TMPDIR"):
         written(folder, [[np.ones(3)]])
+
+
+def test_rows_go_to_the_clusters_local_disk_with_the_most_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_LOCAL_DIRS", "LOCAL_DIRS"):
+        monkeypatch.delenv(name, raising=False)
+    assert spool_folder() == Path(tempfile.gettempdir())
+    small, large, memory = tmp_path / "small", tmp_path / "large", Path("/dev/shm")
+    small.mkdir()
+    large.mkdir()
+    free = {str(small): 1, str(large): 2}
+    monkeypatch.setattr(shutil, "disk_usage", lambda name: SimpleNamespace(free=free[name]))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{small},{tmp_path / 'gone'}")
+    assert spool_folder() == small
+    monkeypatch.setenv("LOCAL_DIRS", f"{large},{memory}")  # of YARN; memory is no disk
+    assert spool_folder() == large
+    free[str(small)] = 3
+    assert spool_folder([str(large)]) == small
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    monkeypatch.setenv("LOCAL_DIRS", str(memory))
+    if memory.is_dir():
+        assert spool_folder() == Path(tempfile.gettempdir())
 
 
 def test_a_full_disk_is_told_with_the_bytes_written(tmp_path: Path) -> None:
@@ -254,7 +278,7 @@ def test_a_full_disk_is_told_with_the_bytes_written(tmp_path: Path) -> None:
     before, limits = open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
-        with pytest.raises(OrcaError, match=f"in {tmp_path} after 1048576 bytes: .*too large.*Make room"):
+        with pytest.raises(OrcaError, match=f"rows to {tmp_path} on .*too large, after 1048576 bytes.*Make room"):
             written(tmp_path, [[np.ones(10_000)]] * 40, 100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -293,9 +317,11 @@ def test_long_texts_count_in_what_is_mapped(tmp_path: Path, monkeypatch: pytest.
 
 PEAK = """
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np
-from orca.rows.spool import SpoolWriter
+from orca.rows.spool import SpoolWriter, spool_folder
 
 rows = int(sys.argv[2])
 with SpoolWriter(Path(sys.argv[1]), 4 << 20) as writer:

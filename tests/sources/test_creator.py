@@ -17,9 +17,9 @@ from orca.core.engine import Settings
 from orca.core.feed import feed_of
 from orca.core.source import DataSpec, Extent
 from orca.engines.local import LocalEngine
-from orca.errors import DataError, WorkerFailed
+from orca.errors import DataError, OrcaError, WorkerFailed
 from orca.registry import source_of
-from orca.sources.creator import ArrayRows, Creation, CreatorSource
+from orca.sources.creator import ArrayRows, Creation, CreatorSource, one_at_a_time
 
 pytest.importorskip("torch")
 import torch
@@ -31,6 +31,8 @@ from torch.utils.data import (
     SequentialSampler,
     TensorDataset,
 )
+
+from raised import raises
 
 N = 10
 ROWS = np.arange(N, dtype=np.float32)
@@ -142,9 +144,32 @@ def test_creators_of_one_node_may_run_one_after_the_other() -> None:
         (folder / "busy").rmdir()
         return loader_of(batch_size)
 
-    source = source_of(creator, DataSpec(batch_size=4, serialize=True))
+    source = source_of(creator, DataSpec(batch_size=4, lock="orca-test.lock"))
     assert len(steps_of(source, 3)[0]) == 3
     assert not list(folder.iterdir())
+
+
+def test_the_lock_of_creators_is_private_and_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with one_at_a_time("orca-x.lock"):
+        [lock] = tmp_path.iterdir()
+        assert lock.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.iterdir())
+    kept = tmp_path / "kept"
+    kept.write_text("content")
+    (tmp_path / "orca-y.lock").symlink_to(kept)  # planted by someone who has foreseen the name
+    with pytest.raises(OSError, match="symbolic links"), one_at_a_time("orca-y.lock"):
+        raise AssertionError("it follows the link")
+    assert kept.read_text() == "content"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to act as another user")
+def test_a_lock_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "orca-x.lock").touch()
+    os.chown(tmp_path / "orca-x.lock", 12345, 12345)
+    with pytest.raises(OrcaError, match=r"orca-x\.lock belongs to another user"), one_at_a_time("orca-x.lock"):
+        raise AssertionError("it trusts the file")
 
 
 def test_creators_of_whole_steps_draw_alike_on_all_ranks() -> None:
@@ -289,9 +314,7 @@ def test_all_ranks_must_see_the_same_dataset(kind: str, tmp_path: Path) -> None:
             return DataLoader(TensorDataset(torch.ones(rows), torch.ones(rows)), batch_size=2)
         return of_tf(config, batch_size).take(rows // 4)
 
-    with pytest.raises(
-        WorkerFailed, match=r"every worker must see the same dataset, but their lengths differ: .*split for"
-    ):
+    with raises("dataset-differs-by-worker"):
         steps_of(source_of(creator, spec(4)), 2)
 
 
@@ -366,7 +389,7 @@ def test_nothing_to_predict_is_said(kind: str) -> None:
     def nothing(config: dict[str, Any], batch_size: int) -> Any:
         return (X[:0], ROWS[:0]) if kind == "arrays" else of_tf(config, batch_size).take(0)
 
-    with pytest.raises(DataError, match="there are no rows to predict: what 'nothing' returned is empty"):
+    with raises("no-rows", match="'nothing'"):
         source_of(nothing, DataSpec(labelled=False)).answer(Single(lambda x: x), LocalEngine(2))
 
 

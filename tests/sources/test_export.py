@@ -17,10 +17,11 @@ from orca.core.engine import Settings
 from orca.core.source import Columns, DataSpec, Shards
 from orca.data.shard import XShards
 from orca.engines.local import LocalEngine
-from orca.errors import ArgumentError, DataError, WorkerFailed
+from orca.errors import DataError, WorkerFailed
 from orca.sources.export import LIMIT, STAGING, ArrowFile, Staging
 from orca.sources.frame import FrameSource
 from orca.storage.files import filesystem
+from raised import raises
 
 ROWS, PARTITIONS = 101, 15
 
@@ -75,6 +76,24 @@ def test_every_row_arrives_once_in_even_parts(spark: Any, staging: Any, tmp_path
     assert os.listdir(tmp_path) == [] and left() == []
 
 
+def test_staged_rows_are_the_users_alone_and_those_of_killed_programs_are_removed(
+    spark: Any, staging: Any, tmp_path: Path
+) -> None:
+    old, young, foreign = (tmp_path / name for name in ("orca-rows-" + "a" * 32, "orca-rows-" + "b" * 32, "other"))
+    for folder in (old, young, foreign):
+        folder.mkdir()
+        (folder / "rows").touch()
+    for folder in (old, foreign):
+        os.utime(folder, (0, 0))
+    staging(str(tmp_path))
+    shards = shards_of(uneven(spark), 2)
+    shards.portable()
+    assert not old.exists() and young.exists() and foreign.exists()
+    [fresh] = set(tmp_path.iterdir()) - {young, foreign}
+    assert fresh.stat().st_mode & 0o777 == 0o700
+    shards.release()
+
+
 @pytest.mark.parametrize("place", ["", "driver"])
 def test_no_rows_are_no_files(spark: Any, staging: Any, place: str) -> None:
     staging(place)
@@ -92,7 +111,7 @@ def test_too_many_rows_for_the_driver_are_told_with_the_setting(spark: Any, stag
         shards.portable()
     shards.release()
     spark.conf.set(LIMIT, "lots")
-    with pytest.raises(ArgumentError, match="staging.limit must be bytes, or a number with a unit .* got 'lots'"):
+    with raises("bad-size", match="'lots'"):
         shards.portable()
 
 

@@ -38,6 +38,26 @@ def write(state: State, path: str) -> None:
     files.write(path, {"weights": state.payload["w"], "state.json": about}, {"weights", "state.json"})
 
 
+def modes(folder: Path) -> set[int]:
+    """Return the permissions of a folder and all in it."""
+    return {part.stat().st_mode & 0o777 for part in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_a_folder_that_a_fit_makes_is_the_users_alone(tmp_path: Path, dated: bool) -> None:
+    made, there = tmp_path / "a" / "made", tmp_path / "there"
+    there.mkdir()
+    for folder in (made, there):
+        for steps in (1, 2):
+            run = new_run(str(folder), dated)
+            with CheckpointWriter(run, write, prefix_in(run)) as writer:
+                writer.keep(State(1, steps, {"w": b"1"}))
+    assert modes(made) == {0o700, 0o600}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert modes(there) == {0o777 & ~mask, 0o666 & ~mask}
+
+
 def write_file(state: State, path: str) -> None:
     files.write(path, {"": b"%d" % state.steps}, set())
 

@@ -158,7 +158,7 @@ def test_a_broken_state_says_what_is_wrong(tmp_path: Path) -> None:
     (path / "weights.safetensors").write_bytes(weights[:40])
     refused("cannot be read as safetensors: .*Is it complete")
     (path / "weights.safetensors").unlink()
-    refused("is not complete: FileNotFoundError.*Save it again")
+    refused("damaged or not complete: FileNotFoundError.*Save it again")
     (path / "weights.safetensors").write_bytes(weights[:-1] + b"!")
     refused("weights.safetensors is damaged: its content is not what was written")
     (path / "weights.safetensors").write_bytes(weights)
@@ -166,11 +166,49 @@ def test_a_broken_state_says_what_is_wrong(tmp_path: Path) -> None:
     refused("state.json is damaged: its content is not what was written")
     about = re.sub(r'"checksum": \d+, ', "", about)  # as older states are
     for changed, words in (
-        (about.replace('"0/w"', '"0/v"'), "is not complete: KeyError"),
-        (about[:20], "is not complete: JSONDecodeError"),
+        (about.replace('"0/w"', '"0/v"'), "damaged or not complete: KeyError"),
+        (about[:20], "damaged or not complete: JSONDecodeError"),
         (json.dumps({"format": 1}), "was saved in format 1. Load it with the orca that saved it"),
         (about.replace('"some"', '"other"'), "holds a model of other, not of some. Load it with the Estimator that"),
         (about.replace('"set"', '"bag"'), "holds a value of the kind 'bag'. Load it with the orca that saved it"),
     ):
         (path / "state.json").write_text(changed)
         refused(words)
+
+
+def deep(levels: int) -> str:
+    return '{"tuple": [' * levels + "]}" * levels
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"epoch": 3', '"epoch": "3"'),
+        ('"epoch": 3', '"epoch": -1'),
+        ('"epoch": 3', '"epoch": 1e400'),
+        ('"steps": 17', '"steps": true'),
+        ('"steps": 17', '"steps": 1' + "0" * 400),
+        ('"steps": 17', '"steps": null'),
+        ('["float32", [1]]', '["float32", [1000000000000000]]'),
+        ('["float32", [1]]', '["float32", [-1]]'),
+        ('["float32", [1]]', '["nothing", [1]]'),
+        ('["float32", [1]]', '["float32", 1.5]'),
+        ('"lr": 0.5', f'"lr": {deep(100_000)}'),
+        ('"lr": 0.5', '"lr": {"numpy": ["<i4", 1' + "0" * 60 + "]}"),
+        ('"lr": 0.5', '"lr": {"defaultdict": ["open", []]}'),
+        ('"lr": 0.5', '"lr": {"deque": [[], 1e300]}'),
+        ('"lr": 0.5', '"lr": {"array": ["float32", 1]}'),
+        ('"lr": 0.5', '"lr": {"set": [[[]]]}'),
+        ('"lr": 0.5', '"lr": {}'),
+    ],
+)
+def test_nonsense_in_a_state_is_an_error_that_names_it(tmp_path: Path, before: str, after: str) -> None:
+    path = tmp_path / "state"
+    state = State(3, 17, {"models": [], "lr": 0.5}, OutputSpec((("float32", (1,)),)))
+    save_state(state, str(path), "some")
+    about = re.sub(r'"checksum": \d+, ', "", (path / "state.json").read_text())
+    before = before.replace('"lr": ', '"lr", ') if before not in about else before
+    assert before in about, about
+    (path / "state.json").write_text(about.replace(before, after))
+    with pytest.raises(ArgumentError, match=f"{path} is damaged or not complete: .*Save it again"):
+        load_state(str(path), "some")

@@ -12,6 +12,8 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -41,6 +43,19 @@ def end(guard: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(guard.pid, signal.SIGKILL)
         guard.wait()
+
+
+def claim(folder: str) -> str:
+    """Make the folder of a daemon, for this user alone; return why it cannot be used if another has put it there."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    status = os.lstat(folder)
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+        return ""
+    return (
+        f"{folder} on {socket.gethostname()} is not a folder that user {os.geteuid()} alone may write to: someone else "
+        "has put it there. Start the program again, or name another place with extra_params={'temp-dir': ...}."
+    )
 
 
 def main() -> int:

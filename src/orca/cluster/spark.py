@@ -119,11 +119,13 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.conf, Mapping):
-            raise ArgumentError(f"conf must be a dict of Spark settings; got {type(self.conf).__name__}.")
+            raise ArgumentError(
+                f"conf must be a dict of Spark settings; got {type(self.conf).__name__}.", code="bad-spark-conf"
+            )
         for name in ("env", "extra_params", "system_config"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
-                raise ArgumentError(f"{name} must be a dict; got {type(value).__name__}.")
+                raise ArgumentError(f"{name} must be a dict; got {type(value).__name__}.", code="bad-spark-conf")
         for name in ("num_ray_nodes", "ray_node_cpu_cores"):
             if (count := getattr(self, name)) is not None:
                 positive(name, count)
@@ -131,7 +133,8 @@ class SessionOptions:
             size_of(self.object_store_memory, "object_store_memory")
         if str(self.spark_log_level).upper() not in LOG_LEVELS:
             raise ArgumentError(
-                f"spark_log_level can only be one of {', '.join(LOG_LEVELS)}; got {self.spark_log_level!r}."
+                f"spark_log_level can only be one of {', '.join(LOG_LEVELS)}; got {self.spark_log_level!r}.",
+                code="unknown-log-level",
             )
         check_seconds(self.start_timeout, "start_timeout", no_limit=None)
 
@@ -351,6 +354,16 @@ def nodes(session: SparkSession) -> int:
     return max(1, executors(session))
 
 
+def executor_cpus(session: SparkSession) -> float:
+    """Return the CPUs of an executor that run tasks; 0 if a Connect server does not tell."""
+    cores = str(session.conf.get("spark.executor.cores", None) or "")
+    if cores.isdigit() and not is_local(session):
+        return float(cores)
+    width = slots(session)  # of an executor that takes all of its node
+    per_task = int(session.conf.get("spark.task.cpus", None) or 1)
+    return 0.0 if width is None else width * per_task / nodes(session)
+
+
 def driver_host(session: SparkSession) -> str:
     """Return the address at which executors reach this process."""
     if not is_connect(session):
@@ -551,7 +564,10 @@ def ensure_jvm(options: Mapping[str, str], log_output: bool, life: ExitStack) ->
         except Exception as error:
             output.finish()
             home = os.environ.get("JAVA_HOME")
-            raise OrcaError(f"Spark's JVM did not start with JAVA_HOME={home}: {error} Its words are above.") from error
+            raise OrcaError(
+                f"Spark's JVM did not start with JAVA_HOME={home}: {error} Its words are above.",
+                code="java-not-started",
+            ) from error
     output.opened()
     life.callback(output.finish)
     life.callback(_end_jvm, gateway)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
+import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
 
 from orca.core.processor import protect_from_amx
+from orca.core.resources import NO_LIMIT, Grant, cpus_of
 from orca.core.source import Open, Rows, Shards
 from orca.core.units import check_seconds, not_negative
 from orca.core.world import Peer, World, form
@@ -31,6 +33,7 @@ from orca.monitor.protocol import Ticket
 from orca.monitor.stopping import stopping_on_signals
 from orca.monitor.waiting import waiting
 from orca.monitor.worker_logs import Echo, speaking
+from orca.rows.spool import spool_folder
 from orca.storage import hdfs
 from orca.storage.retries import STORAGE_TIMEOUT
 
@@ -46,7 +49,7 @@ class Settings:
     Attributes:
         stall_timeout: Seconds without progress on any rank after which the stuck rank is named and the run ended.
         progress: Whether to show progress on the driver: a bar in a terminal, else a line for each epoch.
-        threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
+        threads: Threads of each rank for its arithmetic; 0 gives it its share of the CPUs (`core/resources.py`).
         log_level: Level of the ranks' root logger while the job runs.
         log_to_driver: Whether the output and log records of ranks appear on the driver, tagged by rank.
         start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs the reason.
@@ -70,6 +73,10 @@ class Settings:
             check_seconds(getattr(self, name), name, no_limit=0)
         for name in ("storage_timeout", "return_timeout"):
             not_negative(getattr(self, name), name)
+
+    def or_threads(self, threads: int) -> Settings:
+        """Return these settings, with so many threads unless they say how many."""
+        return replace(self, threads=self.threads or threads)
 
 
 class Engine(Protocol):
@@ -137,6 +144,14 @@ def dispatch(
             yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment, verbosity.verbosity()), hub
     except WorkerFailed as failure:
         raise failure from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OrcaError(
+            f"there is no room for temporary files in {tempfile.gettempdir()}: {error}. Make room there, or set TMPDIR "
+            "to a folder on a larger local disk before the program starts.",
+            code="no-room-for-files",
+        ) from error
     finally:
         shards.release()
 
@@ -149,6 +164,7 @@ class HubPeer:
     rank: int
     size: int
     host: str
+    grant: Grant = NO_LIMIT
 
     @property
     def secret(self) -> str:
@@ -160,14 +176,23 @@ class HubPeer:
         return self.link.all_gather(text)
 
 
-def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], items: Iterable[Any]) -> bytes:
+def run_rank(
+    envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], items: Iterable[Any], folders: Sequence[str] = ()
+) -> bytes:
     """Run one rank: read its rows, join the others, do the job; return its result, pickled.
+
+    Args:
+        envelope: What all ranks get.
+        rank: The number of this rank.
+        peer_of: Returns the engine's half of the world.
+        items: The rank's data.
+        folders: Folders of the engine's on local disks, for large files.
 
     Raises:
         ReportedFailure: The rank failed, and its driver knows why.
         Exception: It failed, and cannot reach its driver.
     """
-    _extend_path(envelope.path)
+    extend_path(envelope.path)
     verbosity.adopt(envelope.verbosity)
     hdfs.adopt(dict(envelope.environment))
     protection = preload()
@@ -186,7 +211,7 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
             # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
             patience = 0.0 if link.connected else settings.stall_timeout
             # Spools are files without a name: nothing is left of them, even when the rank is killed.
-            rows = dict(open_rows(counted(iter(items)), Path(tempfile.gettempdir())))
+            rows = dict(open_rows(counted(iter(items)), spool_folder(folders)))
             # The doctor's job forms the world itself, where its ranks reach each other.
             on_peer = getattr(job, "run_on_peer", None)
             work = on_peer or partial(_work, job, rows, settings)
@@ -225,16 +250,11 @@ def _work(
 
 
 def _set_threads(threads: int, world: World) -> None:
-    share = threads or max(1, cores() // world.local_size)
+    share = threads or cpus_of(world.rank, world.resources)
     os.environ["OMP_NUM_THREADS"] = str(share)  # for libraries that are loaded later
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(share)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_asked_for() -> int:
@@ -265,7 +285,8 @@ def dumps(thing: Any, what: str) -> bytes:
         raise ArgumentError(
             f"{what} cannot be sent to the workers: {type(error).__name__}: {error}. It (or something it refers to, "
             "like an open file, a lock, a socket or a Spark object) cannot be pickled; create such things inside the "
-            "creator function, on the worker."
+            "creator function, on the worker.",
+            code="not-picklable",
         ) from (error if verbosity.is_debug() else None)
 
 
@@ -287,8 +308,18 @@ def seal(job: Job, open_rows: Open) -> bytes:
     return dumps((job, open_rows), "the job")
 
 
-def _extend_path(entries: Iterable[str]) -> None:
-    """Let this worker import the driver's modules, where it has the same folders."""
+def extend_path(entries: Iterable[str]) -> None:
+    """Let this worker import the driver's modules, where it has the same folders.
+
+    Others may have put modules into a folder that is theirs here, or that everybody may write to, like /tmp.
+    """
     for entry in entries:
-        if entry and entry not in sys.path and os.path.isdir(entry):
+        if entry and entry not in sys.path and os.path.isdir(entry) and _is_trusted(entry):
             sys.path.append(entry)
+
+
+def _is_trusted(folder: str) -> bool:
+    """Return whether only this user and the system's administrator may write to a folder, or their group."""
+    status = os.stat(folder)
+    own = sys.platform == "win32" or status.st_uid in (os.geteuid(), 0)
+    return own and not status.st_mode & stat.S_IWOTH

@@ -62,14 +62,16 @@ class DataSpec:
         labelled: Whether labels are needed (fit, evaluate) or not (predict).
         batch_size: Rows of a step over all ranks; None where the user gave none.
         config: The argument of data creators.
-        serialize: Whether creators on one node run one after the other (they may download to the same place).
+        lock: The name of a temporary file by which creators on one node run one after the other (they may download to
+            the same place); "" lets them run together.
         whole: Whether creators make whole steps (of batch_size rows) that are cut for the ranks, not a rank's share.
         seed: Seed of the creators' draws, so that all ranks draw alike.
         weighted: Whether rows come with weights; always where a column of them is named.
         numbers: Whether the model takes numbers alone, no texts and no dates.
         steps: How many batches of data that comes in batches predict answers; None for all.
-        vectors: Whether Spark gets 1-D predictions as ML vectors, and dicts of them as structs: else arrays, a column
-            each.
+        vectors: Whether Spark gets 1-D predictions as ML vectors, several of them as an array, and dicts of them as
+            structs: else arrays, a column each.
+        unit_columns: Whether a column of numbers in a Ray Dataset is a feature of the shape (rows, 1), not (rows,).
         readers: For columns of a Spark DataFrame, functions `(arrow column, name)` that return the arrays of its rows,
             where they are not just its numbers.
     """
@@ -78,13 +80,14 @@ class DataSpec:
     labelled: bool = True
     batch_size: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
-    serialize: bool = False
+    lock: str = ""
     whole: bool = False
     seed: int = 0
     weighted: bool = False
     numbers: bool = False
     steps: int | None = None
     vectors: bool = False
+    unit_columns: bool = False
     readers: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

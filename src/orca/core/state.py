@@ -81,7 +81,7 @@ def report_loss(loss: float, where: str, on_nan: str) -> None:
     """Raise, or warn, that a loss is not finite."""
     text = (
         f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
-        "clip gradients, or pass on_nan='warn' to go on."
+        "or clip gradients. A fit that takes on_nan= goes on with on_nan='warn'."
     )
     if on_nan == "raise":
         raise LossNotFinite(text)
@@ -130,7 +130,15 @@ class Position:
     def from_json(cls, record: dict[str, Any]) -> Position:
         """Return the position that as_json wrote down."""
         rows = {name: tuple(record.get(name, ())) for name in ("layout", "lines", "validations")}
-        return cls(**{**record, **rows, "losses": Losses(**record["losses"])})
+        losses = Losses(**record["losses"])
+        counts = [record[name] for name in ("first_epoch", "first_steps", "step", "seed")]
+        numbers = [getattr(losses, name) for name in _SUMS]
+        lines = [*rows["lines"], *rows["validations"]]
+        if not all(type(count) is int and count >= 0 for count in [*counts, *rows["layout"]]):
+            raise ValueError(f"the position of a fit has counts that are none: {record!r:.200}")
+        if not all(type(number) in (int, float) for number in numbers) or not all(type(line) is dict for line in lines):
+            raise ValueError(f"the position of a fit has losses or lines that are none: {record!r:.200}")
+        return cls(**{**record, **rows, "losses": losses})
 
 
 COMPLETE, STOPPED, STOPPING = "complete", "stopped", "stopping"  # how a fit ended

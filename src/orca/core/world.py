@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import psutil
 
 from orca.core.items import decode, encode
 from orca.core.rendezvous import Client, Rendezvous
+from orca.core.resources import Grant, Inventory, assigned_gpus
 from orca.core.store import run_store
 from orca.core.sums import Meeting, SharedSums, shared_sums
 from orca.errors import ArgumentError, MissingDependency, OrcaError
@@ -45,6 +47,10 @@ class Peer(Protocol):
     def secret(self) -> str:
         """Return the secret of the run, by which its ranks know each other."""
 
+    @property
+    def grant(self) -> Grant:
+        """Return the CPUs and GPUs that the engine gives this rank."""
+
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order."""
 
@@ -60,6 +66,7 @@ class World(Protocol):
     local_rank: int
     local_size: int
     host: str
+    resources: Sequence[Inventory]  # of each rank
     sums: SharedSums | None  # the sums in memory that all ranks share; None where they share none
 
     def all_gather(self, item: Any) -> list[Any]:
@@ -83,9 +90,11 @@ class TorchWorld:
 
     sums: SharedSums | None = None
 
-    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, host: str, heartbeat: Heartbeat) -> None:
-        self.rank, self.size, self.local_rank, self.local_size, self.host = rank, size, local_rank, local_size, host
-        self.heartbeat = heartbeat
+    def __init__(self, rank: int, host: str, resources: Sequence[Inventory], heartbeat: Heartbeat) -> None:
+        here = [other for other, inventory in enumerate(resources) if inventory.node == resources[rank].node]
+        self.rank, self.size = rank, len(resources)
+        self.local_rank, self.local_size = here.index(rank), len(here)
+        self.host, self.resources, self.heartbeat = host, resources, heartbeat
 
     def all_gather(self, item: Any) -> list[Any]:
         """Return every rank's item, in rank order, on every rank."""
@@ -131,23 +140,21 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
         with _waiting(heartbeat):
             cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, rendezvous, meeting)))]
         _check_versions(cards)
-        hosts = [card["node"] for card in cards]
-        here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
+        resources = [Inventory(**card["resources"]) for card in cards]
         os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
         patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
         client = Client(cards[0]["host"], cards[0]["port"], peer.secret, peer.rank, patience.total_seconds())
         stack.callback(client.close)
         store = run_store(client, patience)
-        gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in cards)
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if gpus else "gloo",
+            "gloo" if None in assigned_gpus(resources) else "cpu:gloo,cuda:nccl",
             store=store,
             rank=peer.rank,
             world_size=peer.size,
             timeout=patience,
         )
-        world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, heartbeat)
-        if len(here) == peer.size:
+        world = TorchWorld(peer.rank, peer.host, resources, heartbeat)
+        if world.local_size == peer.size:
             limit = patience.total_seconds() if timeout > 0 else None
             names = [card["meeting"] for card in cards]
             world.sums = shared_sums(meeting, names, lambda mine: all(world.all_gather(mine)), limit, heartbeat)
@@ -174,7 +181,10 @@ def _dist() -> Any:
     except ImportError:
         raise MissingDependency.of("torch", "torch", "training on several workers") from None
     if not dist.is_available():
-        raise OrcaError("this build of torch has no torch.distributed; install torch from its usual packages.")
+        raise OrcaError(
+            "this build of torch has no torch.distributed; install torch from its usual packages.",
+            code="torch-without-distributed",
+        )
     return dist
 
 
@@ -223,7 +233,10 @@ def _checked_length(length: int) -> int:
     """Return a number of bytes that another rank says, before memory is taken for them."""
     memory = psutil.virtual_memory().total
     if not 0 < length <= memory:
-        raise OrcaError(f"another rank says that it sends {length} bytes; this machine has {memory} of memory.")
+        raise OrcaError(
+            f"another rank says that it sends {length} bytes; this machine has {memory} of memory.",
+            code="message-too-long",
+        )
     return length
 
 
@@ -257,10 +270,9 @@ def _card(peer: Peer, rendezvous: Rendezvous | None, meeting: Meeting) -> dict[s
         "host": peer.host,
         "port": rendezvous.port if rendezvous else 0,
         "meeting": meeting.name,
-        "node": f"{peer.host}/{socket.gethostname()}",
+        "resources": asdict(Inventory.of(peer.host, peer.grant)),
         "python": ".".join(map(str, sys.version_info[:2])),
         "torch": torch.__version__.split("+")[0],
-        "gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
     }
 
 
@@ -271,7 +283,8 @@ def _check_versions(cards: list[dict[str, Any]]) -> None:
             if card[what] != first[what]:
                 raise ArgumentError(
                     f"all workers must run the same {what}; rank 0 on {first['host']} has {first[what]}, "
-                    f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment."
+                    f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment.",
+                    code="versions-differ",
                 )
 
 
@@ -281,4 +294,7 @@ def _interface(host: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(a.address == host or (loopback and a.address == "127.0.0.1") for a in addresses):
             return name
-    raise OrcaError(f"no network interface of {socket.gethostname()} has the address {host}. Check the cluster's DNS.")
+    raise OrcaError(
+        f"no network interface of {socket.gethostname()} has the address {host}. Check the cluster's DNS.",
+        code="no-network-interface",
+    )

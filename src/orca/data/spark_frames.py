@@ -115,10 +115,10 @@ def _tables(batches: Iterator[pa.RecordBatch], size: int | None) -> Iterator[lis
 
 
 def _to_pandas(tables: list[pa.Table]) -> pd.DataFrame:
-    table = tables.pop()
+    table, options = tables.pop(), {"maps_as_pydicts": "strict"}  # as in DataFrame.toPandas
     if all(column.num_chunks < 2 for column in table.columns):
-        return table.to_pandas().copy()  # pandas would look at Arrow's memory, which may not be written to
-    return table.to_pandas(split_blocks=True, self_destruct=True)
+        return table.to_pandas(**options).copy()  # pandas would look at Arrow's memory, which may not be written to
+    return table.to_pandas(split_blocks=True, self_destruct=True, **options)
 
 
 def _message(column: pa.Array) -> bytes:

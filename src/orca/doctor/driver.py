@@ -10,7 +10,7 @@ from orca.cluster.news import human
 from orca.cluster.proof import FRAMEWORKS, describe
 from orca.cluster.ray import free_slots
 from orca.cluster.spark import DEFAULTS, DYNAMIC, is_connect, is_dynamic
-from orca.core.engine import cores
+from orca.core.resources import cores
 from orca.core.units import size_of
 from orca.doctor.examination import Case
 from orca.doctor.finding import Finding, error, ok, summary, warn

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from orca.cluster.news import human
 from orca.core.processor import FAILS, VARIABLE, WITHOUT_AMX
+from orca.core.resources import own_gpu
 from orca.doctor.driver import TRAINING, WORKER_BYTES
 from orca.doctor.examination import Case, SurveyOutcome, TimeOver
 from orca.doctor.finding import Finding, advice, error, ok, summary, warn
 from orca.doctor.survey import Report
-from orca.errors import TooFewSlots, WorkerStalled
+from orca.errors import ArgumentError, TooFewSlots, WorkerStalled
 
 _SHOWN = 6  # pairs or ranks named one by one
 _OWN_ADDRESS = "export SPARK_LOCAL_IP=…   (the node's own address, on each node; or correct its line in /etc/hosts)"
@@ -149,26 +150,18 @@ def processor(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
 def gpus(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Tell which GPUs the ranks see, and where some are missed."""
     yield from _idle_gpus(outcome)
-    nodes = {report.node: report for report in reversed(outcome.reports)}.values()
-    counts = {f"rank {report.rank}": len(report.gpus) for report in outcome.reports}
-    tight = [report for report in nodes if 0 < len(report.gpus) < _sharing(outcome, report)]
-    if len(set(counts.values())) > 1:
-        yield warn(
-            "gpu",
-            "some ranks see GPUs and others do not: all of them talk over gloo, and wait for the slowest",
-            ", ".join(f"{rank}: {count}" for rank, count in list(counts.items())[:_SHOWN]),
-            "nodes that are alike; or hide the GPUs: export CUDA_VISIBLE_DEVICES=",
-        )
-    elif tight:
-        devices, count = len(tight[0].gpus), _sharing(outcome, tight[0])
-        what = f"{count} ranks share {devices} GPU(s) of a node: they talk over gloo, not NCCL"
-        yield warn("gpu", what, ", ".join(tight[0].gpus[:_SHOWN]), f"workers_per_node={devices}")
-    elif outcome.reports:
-        names = outcome.reports[0].gpus
-        what, evidence = "the ranks train on CPUs", "no GPU is seen"
+    names = [", ".join(report.gpus) for report in outcome.reports if report.gpus]
+    try:
+        if outcome.reports:
+            own_gpu(0, [report.resources for report in outcome.reports])
+    except ArgumentError as refused:
+        what, _, remedy = str(refused).partition(". ")
+        yield error("gpu", what, names[0] if names else "no GPU is seen", remedy)
+    else:
         if names:
-            what, evidence = "every rank has a GPU", f"{len(names)} a node: {names[0]}"
-        yield ok("gpu", what, evidence)
+            yield ok("gpu", "every rank has a GPU", f"rank 0 sees {names[0]}")
+        elif outcome.reports:
+            yield ok("gpu", "the ranks train on CPUs", "no GPU is seen")
 
 
 def _idle_gpus(outcome: SurveyOutcome) -> Iterator[Finding]:

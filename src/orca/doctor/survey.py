@@ -14,13 +14,12 @@ import shutil
 import socket
 import socketserver
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,12 @@ import psutil
 
 from orca.cluster.proof import Description, describe, differences
 from orca.core.processor import VARIABLE, amx
+from orca.core.resources import Inventory
 from orca.core.source import Items
 from orca.core.world import Peer, form
 from orca.errors import OrcaError
 from orca.monitor.heartbeat import Heartbeat
+from orca.rows.spool import spool_folder
 from orca.storage.files import filesystem, probe_file
 
 KNOCK_WITHIN = 3.0  # seconds to reach another rank
@@ -51,6 +52,7 @@ class Report:
     free: int = 0  # bytes free in it
     memory: int = 0  # bytes that a new process may still take
     gpus: tuple[str, ...] = ()  # names of those that torch can use
+    resources: Inventory = field(default_factory=lambda: Inventory("", [], []))  # the CPUs and GPUs that it may use
     devices: int = 0  # GPUs that the machine shows to its processes
     amx: str = ""  # "works" or "fails" where the processor reports it
     onednn: str = ""  # the instructions that oneDNN may use, as a variable says
@@ -71,7 +73,7 @@ class Survey:
 
     def run_on_peer(self, peer: Peer, timeout: float, heartbeat: Heartbeat) -> Report:
         """Return the report of this rank."""
-        temporary, torch = tempfile.gettempdir(), sys.modules.get("torch")
+        temporary, torch = str(spool_folder()), sys.modules.get("torch")
         usable = torch.cuda.device_count() if torch is not None and torch.cuda.is_available() else 0
         facts: dict[str, Any] = {
             "rank": peer.rank,
@@ -83,6 +85,7 @@ class Survey:
             "free": shutil.disk_usage(temporary).free,
             "memory": free_memory(),
             "gpus": tuple(torch.cuda.get_device_name(number) for number in range(usable)) if torch else (),
+            "resources": Inventory.of(peer.host, peer.grant),
             "devices": len(glob.glob("/dev/nvidia[0-9]*")),
             "amx": amx(),
             "onednn": os.environ.get(VARIABLE, ""),
@@ -95,7 +98,10 @@ class Survey:
         with form(peer, timeout, heartbeat) as world:
             [total] = world.all_reduce([np.ones(1)], how="sum")
             if int(total[0]) != world.size:
-                raise OrcaError(f"{world.size} ranks added up to {total[0]:g}: their collectives do not work.")
+                raise OrcaError(
+                    f"{world.size} ranks added up to {total[0]:g}: their collectives do not work.",
+                    code="collectives-wrong",
+                )
         return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], join_seconds=time.monotonic() - start)
 
     def _storage(self, rank: int) -> dict[str, Any]:

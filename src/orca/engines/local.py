@@ -23,8 +23,19 @@ from typing import IO, Any
 
 import cloudpickle
 
-from orca.core.engine import Envelope, HubPeer, Job, ReportedFailure, Settings, cores, dispatch, dumps, run_rank
+from orca.core.engine import (
+    Envelope,
+    HubPeer,
+    Job,
+    ReportedFailure,
+    Settings,
+    dispatch,
+    dumps,
+    run_rank,
+    threads_asked_for,
+)
 from orca.core.loading import slow_modules
+from orca.core.resources import cores
 from orca.core.source import Items, Shards
 from orca.engines import forkserver
 from orca.errors import WorkerLost
@@ -60,6 +71,7 @@ class LocalEngine:
 
     def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
         """Run a job on all ranks together; results in rank order."""
+        settings = settings.or_threads(threads_asked_for())
         with dispatch(job, shards, self.workers, _HOST, settings) as (envelope, hub), ExitStack() as files:
             results = [files.enter_context(tempfile.TemporaryFile()) for _ in range(self.workers)]
             ranks: list[Rank] = []

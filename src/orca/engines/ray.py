@@ -10,6 +10,7 @@ so does one whose process user code has changed: the next run must go as in a ne
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import socket
@@ -29,13 +30,26 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from orca.cluster.news import wait_until
-from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
+from orca.core.engine import (
+    Envelope,
+    HubPeer,
+    Job,
+    Settings,
+    dispatch,
+    dumps,
+    extend_path,
+    preload,
+    run_rank,
+    threads_asked_for,
+)
+from orca.core.resources import Grant
 from orca.core.reuse import Baseline
 from orca.core.source import Items, Shards
 from orca.errors import ArgumentError, TooFewSlots, WorkerLost, code_of, word_of
 from orca.monitor.exits import SILENT_END
 from orca.monitor.failures import Failure, reason_of
 from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 
 _LOOPBACK = "127.0.0.1"
 _ALL_CPUS_WITHIN = 2.5  # seconds in which seats with all CPUs of the nodes must be there
@@ -76,16 +90,17 @@ class RayEngine:
         _check_room(nodes, self.workers)
         here = _is_here(nodes)
         address = _LOOPBACK if here else str(ray.util.get_node_ip_address())  # at which all nodes reach the driver
+        settings = settings.or_threads(_threads_of_environment() or threads_asked_for())
         with dispatch(job, shards, self.workers, address, settings, _room) as (envelope, hub):
             parcels = self._parcels(shards, here)
             with _reserved(self.workers) as seats, _started(seats) as ranks:
                 refs = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
                 del parcels
-                cards = _gathered(refs, ranks, hub)
-                with _ended(ranks, cards):
+                pids = _gathered(refs, ranks, hub)
+                with _ended(ranks, pids):
                     hosts = [_LOOPBACK if here else rank.seat.address for rank in ranks]
                     runs = [
-                        rank.actor.run.remote(envelope, rank.number, host, rank.seat.cpus, _devices(rank, ranks, cards))
+                        rank.actor.run.remote(envelope, rank.number, host, rank.seat.cpus)
                         for rank, host in zip(ranks, hosts, strict=True)
                     ]
                     return [cloudpickle.loads(result) for result in _gathered(runs, ranks, hub)]
@@ -168,14 +183,6 @@ def _carried(piece: Callable[[], Items]) -> Carried:
 
 
 @dataclass(frozen=True)
-class Card:
-    """The process of a rank and the GPUs it was given."""
-
-    pid: int
-    gpus: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The pickled result of a rank or task, or its failure.
 
@@ -210,19 +217,21 @@ class OrcaRank:
         return self.baseline is not None and self.baseline.holds()
 
     def take(self, parcel: Parcel) -> Outcome:
-        """Take the data, in a call of its own as Ray holds a call's arguments until it ends; tell our address."""
+        """Take the data, in a call of its own as Ray holds a call's arguments until it ends; return our process id."""
         preload()
         self.parcel, self.baseline = parcel, self.baseline or Baseline()
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Outcome(Card(os.getpid(), gpus))
+        return Outcome(os.getpid())
 
-    def run(self, envelope: Envelope, rank: int, host: str, cpus: int, devices: tuple[str, ...]) -> Outcome:
+    def run(self, envelope: Envelope, rank: int, host: str, cpus: int) -> Outcome:
         """Run the job as a rank that others reach at this host and that has so many CPUs of its own."""
-        if devices:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        settings = replace(envelope.settings, threads=envelope.settings.threads or cpus)
-        envelope, size = replace(envelope, settings=settings), envelope.ticket.size
-        return Outcome.of(lambda: run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, host), self._items()))
+        size = envelope.ticket.size
+        gpus = len(ray.get_gpu_ids())  # Ray lets this process see these alone
+        grant = Grant(cpus, tuple(map(str, range(gpus))) if gpus else None)
+
+        def peer_of(link: Link) -> HubPeer:
+            return HubPeer(link, rank, size, host, grant)
+
+        return Outcome.of(lambda: run_rank(envelope, rank, peer_of, self._items(), _spill_folders()))
 
     def _items(self) -> Items:
         """Yield all items; free each piece after it was read."""
@@ -232,20 +241,26 @@ class OrcaRank:
             yield from pieces.pop(0)()
 
 
+def _spill_folders() -> list[str]:
+    """Return the folder of this node to which Ray writes objects that do not fit into memory."""
+    node = importlib.import_module("ray._private.worker")._global_node  # Ray has no public way to tell
+    return [str(node._fallback_directory)] if node is not None and node._fallback_directory else []
+
+
 @ray.remote
 def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
-    sys.path.extend(entry for entry in path if entry and entry not in sys.path and os.path.isdir(entry))
+    extend_path(path)
     return Outcome.of(lambda: dumps(cloudpickle.loads(work)(cloudpickle.loads(piece)), "the result"))
 
 
 @ray.remote(num_cpus=0)
-def _await_end(cards: list[Card]) -> None:
-    wait_until(lambda: not any(map(_alive, cards)), _GONE_WITHIN, every=0.05)
+def _await_end(pids: list[int]) -> None:
+    wait_until(lambda: not any(map(_alive, pids)), _GONE_WITHIN, every=0.05)
 
 
-def _alive(card: Card) -> bool:
+def _alive(pid: int) -> bool:
     with suppress(psutil.Error):
-        return bool(psutil.Process(card.pid).status() != psutil.STATUS_ZOMBIE)
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
 
 
@@ -257,7 +272,8 @@ def _nodes() -> list[dict[str, Any]]:
     if not ray.is_initialized():
         raise ArgumentError(
             "backend 'ray' needs a Ray to run on, and this program has none. Call init_orca_context(cores=...) first, "
-            'for a Ray on Spark, or init_orca_context(runtime="ray", cores=...) for one alone.'
+            'for a Ray on Spark, or init_orca_context(runtime="ray", cores=...) for one alone.',
+            code="no-ray",
         )
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return [node for node in nodes if node["Resources"].get("CPU", 0) >= 1] or nodes
@@ -266,6 +282,13 @@ def _nodes() -> list[dict[str, Any]]:
 def _is_here(nodes: list[dict[str, Any]]) -> bool:
     """Say whether every node is on the driver's machine: then nothing needs to leave the loopback interface."""
     return {node["NodeManagerAddress"] for node in nodes} == {ray.util.get_node_ip_address()}
+
+
+def _threads_of_environment() -> int:
+    """Return the OMP_NUM_THREADS that the program gave the workers of its Ray; 0 without one."""
+    variables = ray.get_runtime_context().runtime_env.get("env_vars") or {}
+    threads = str(variables.get("OMP_NUM_THREADS", ""))
+    return int(threads) if threads.isdigit() else 0
 
 
 def _check_room(nodes: list[dict[str, Any]], workers: int) -> None:
@@ -468,7 +491,7 @@ def _kill(actor: Any) -> None:
 
 
 @contextmanager
-def _ended(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
+def _ended(ranks: list[Rank], pids: list[int]) -> Iterator[None]:
     """End all ranks after a failure, and see them gone."""
     try:
         yield
@@ -477,18 +500,12 @@ def _ended(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
             ray.kill(rank.actor)
         waits = []
         for node in {rank.seat.node for rank in ranks}:
-            there = [card for rank, card in zip(ranks, cards, strict=True) if rank.seat.node == node]
+            there = [pid for rank, pid in zip(ranks, pids, strict=True) if rank.seat.node == node]
             waits.append(
                 _await_end.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, True)).remote(there)
             )
         ray.wait(waits, num_returns=len(waits), timeout=2 * _GONE_WITHIN)
         raise
-
-
-def _devices(rank: Rank, ranks: list[Rank], cards: list[Card]) -> tuple[str, ...]:
-    """Return the GPUs of all ranks on this rank's node, in rank order: each takes the one with its local number."""
-    here = [card for other, card in zip(ranks, cards, strict=True) if other.seat.node == rank.seat.node]
-    return tuple(gpu for card in here for gpu in card.gpus)
 
 
 def _gathered(refs: list[Any], ranks: list[Rank], hub: Hub | None = None) -> list[Any]:

@@ -5,6 +5,7 @@ Only the DataFrame API is used, so that it works through Spark Connect too, wher
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import socket
@@ -32,6 +33,7 @@ from orca.cluster.spark import (
     DYNAMIC,
     active_session,
     driver_host,
+    executor_cpus,
     executors,
     is_connect,
     is_dynamic,
@@ -51,7 +53,9 @@ from orca.core.engine import (
     dumps,
     is_secondary,
     run_rank,
+    threads_asked_for,
 )
+from orca.core.resources import Grant
 from orca.core.source import Shards
 from orca.core.world import Peer
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost, recorded_in
@@ -95,7 +99,8 @@ class SparkEngine:
         if session is None:
             raise ArgumentError(
                 "there is no Spark session. Call init_orca_context(cluster_mode='local') first, or pass "
-                "backend='local' to train in plain processes."
+                "backend='local' to train in plain processes.",
+                code="no-spark-session",
             )
         return cls(session, nodes(session) * workers_per_node)
 
@@ -104,10 +109,12 @@ class SparkEngine:
         self._check_slots()
         tell_modules(self.session)
         host = driver_host(self.session)
+        settings = settings.or_threads(_threads_of(self.session))
         with dispatch(job, shards, self.workers, host, settings, self._room) as (envelope, hub):
             data: Any = shards.native if shards.home == self.name else shards.portable()
             frame, task = self._placed(data, envelope)
-            task = replace(task, over_hub=is_local(self.session) and not is_connect(self.session))
+            over_hub = is_local(self.session) and not is_connect(self.session)
+            task = replace(task, over_hub=over_hub, executor_cpus=executor_cpus(self.session))
             del data
             with muted(self.session):
                 try:
@@ -192,7 +199,8 @@ class SparkEngine:
             raise ArgumentError(
                 "ranks run together in one barrier stage, which Spark refuses while dynamic allocation is on. Pass "
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
-                "--num-executors to spark-submit."
+                "--num-executors to spark-submit.",
+                code="dynamic-allocation",
             )
         free = free_slots(self.session, self.workers)
         if free is not None and free < self.workers:
@@ -315,6 +323,17 @@ def _with_executor_loss(failure: WorkerFailed, text: str) -> WorkerFailed:
     return type(failure)(failure.rank, failure.host, reason, failure.remote_traceback)
 
 
+def _threads_of(session: SparkSession) -> int:
+    """Return the OMP_NUM_THREADS that the user set for the executors or this program; 0 without one."""
+    executors = str(session.conf.get("spark.executorEnv.OMP_NUM_THREADS", None) or "")
+    if executors.isdigit():
+        return int(executors)
+    # spark-submit sets it to the cores of the driver, which say nothing about executors.
+    derived = "PYSPARK_GATEWAY_PORT" in os.environ and session.conf.get("spark.driver.cores", None)
+    threads = threads_asked_for()
+    return 0 if derived == str(threads) else threads
+
+
 def _inheriting(session: SparkSession, work: Callable[[], None]) -> Callable[[], None]:
     """Return work that a thread does with the tags and local properties of this one."""
     if is_connect(session) or int(pyspark.__version__.split(".")[0]) >= 4:
@@ -353,6 +372,7 @@ class BarrierPeer:
     size: int
     host: str
     secret: str = field(repr=False)  # of the run
+    grant: Grant
 
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order."""
@@ -368,12 +388,14 @@ class BarrierTask:
         pieces: Instead of rows, the pickled pieces of all ranks.
         dealt: Whether the record batches hold the rank's pieces.
         over_hub: Whether ranks meet over the hub of the run, as all of them can reach it for sure.
+        executor_cpus: The CPUs of an executor, which its ranks share; 0 if unknown.
     """
 
     envelope: Envelope
     pieces: tuple[bytes, ...] | None = None
     dealt: bool = False
     over_hub: bool = False
+    executor_cpus: float = 0.0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the rank on the task's record batches and yield its result."""
@@ -388,9 +410,12 @@ class BarrierTask:
 
         def peer_of(link: Link) -> Peer:
             size = len(infos)
+            neighbours = sum(info.address == infos[rank].address for info in infos)  # on this executor
+            gpus = context.resources().get("gpu")
+            grant = Grant(self.executor_cpus / neighbours, tuple(gpus.addresses) if gpus else None)
             if self.over_hub:
-                return HubPeer(link, rank, size, host)
-            return BarrierPeer(context, rank, size, host, link.ticket.secret)
+                return HubPeer(link, rank, size, host, grant)
+            return BarrierPeer(context, rank, size, host, link.ticket.secret, grant)
 
         try:
             result = run_rank(self.envelope, rank, peer_of, items)
@@ -435,7 +460,9 @@ def _payload(rank: int, data: bytes) -> Iterator[pa.RecordBatch]:
 
 def _assemble(rows: list[Any], count: int) -> list[Any]:
     if not rows:  # Spark plans a frame without rows away and starts no task for it
-        raise DataError("there are no rows: the DataFrame is empty. Check the filters and joins that made it.")
+        raise DataError(
+            "there are no rows: the DataFrame is empty. Check the filters and joins that made it.", code="no-rows"
+        )
     parts: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
     for row in rows:
         parts[row.rank].append((row.part, bytes(row.payload)))

@@ -6,6 +6,7 @@ predict:  check the arguments  ->  source_of(data)  ->  source.answer(PredictJob
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -13,7 +14,7 @@ from inspect import isfunction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.arguments import checked
-from orca.core.engine import Engine, Settings, threads_asked_for
+from orca.core.engine import Engine, Settings
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.core.units import natural, positive
@@ -159,8 +160,8 @@ class Estimator:
                 what for.
             storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
             return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
-            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
-                else a node's cores shared among its workers.
+            threads_per_worker: Threads of a worker's arithmetic. By default OMP_NUM_THREADS, as `spark.executorEnv` or
+                this program has it, else the worker's share of the CPUs that its process, cgroup and executor may use.
             precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
             accumulate: Pieces into which each worker cuts its part of a step, to need less memory.
             clip_norm: The norm to which the gradients of a step are clipped.
@@ -203,7 +204,6 @@ class Estimator:
             squeeze=squeeze,
             device_cache=device_cache,
         )
-        threads = threads_per_worker or threads_asked_for()
         return kind(
             TorchLearner.of(model, optimizer, loss, dict(config or {}), entry.sync, initialization_hook, options),
             entry,
@@ -215,7 +215,7 @@ class Estimator:
             settings=Settings(
                 stall_timeout,
                 use_tqdm,
-                threads,
+                threads_per_worker or 0,
                 log_level,
                 log_to_driver,
                 start_timeout,
@@ -270,8 +270,8 @@ class Estimator:
                 what for.
             storage_timeout: Seconds for which a checkpoint that cannot be written is tried again, beside the training.
             return_timeout: Seconds that lost workers may take to come back, where `max_failures` lets a fit go on.
-            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
-                else a node's cores shared among its workers.
+            threads_per_worker: Threads of a worker's arithmetic. By default OMP_NUM_THREADS, as `spark.executorEnv` or
+                this program has it, else the worker's share of the CPUs that its process, cgroup and executor may use.
 
         Raises:
             ArgumentError: An argument has the wrong kind.
@@ -282,10 +282,13 @@ class Estimator:
         if (model_creator is None) == (keras_model is None):
             raise ArgumentError(
                 "from_keras takes either model_creator (a function (config) that returns a compiled model) or "
-                f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}."
+                f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}.",
+                code="model-given-twice",
             )
         if config is not None and not isinstance(config, dict):
-            raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
+            raise ArgumentError(
+                f"config must be a dict, which all creators get; got {type(config).__name__}.", code="bad-config"
+            )
         options = dict(config or {})
         entry = backend_of(backend, "keras") if backend else None
         learner = KerasLearner.of(
@@ -304,7 +307,7 @@ class Estimator:
             settings=Settings(
                 stall_timeout,
                 bool(verbose),
-                threads_per_worker or threads_asked_for(),
+                threads_per_worker or 0,
                 log_to_driver=log_to_driver,
                 start_timeout=start_timeout,
                 storage_timeout=storage_timeout,
@@ -376,7 +379,7 @@ class Estimator:
 
     def __getattr__(self, name: str) -> Any:
         if name in self.refusals:
-            raise NotSupported(f"{name} is not supported: {self.refusals[name]}.")
+            raise NotSupported(f"{name} is not supported: {self.refusals[name]}.", code="not-supported")
         return self.__getattribute__(name)  # which names the problem, also within a property
 
     def __repr__(self) -> str:
@@ -418,7 +421,8 @@ class Estimator:
         paths = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
         if len(paths) != 1 or other_names:
             raise ArgumentError(
-                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {paths} and {other_names}."
+                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {paths} and {other_names}.",
+                code="bad-path",
             )
         return str(paths[0])
 
@@ -439,7 +443,8 @@ class Estimator:
         if weight is not None and not isinstance(weight, str | bool):
             raise ArgumentError(
                 f"sample_weight must be the name of a column, or True for data (x, y, weights); got "
-                f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
+                f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True).",
+                code="bad-sample-weight",
             )
         column = weight if isinstance(weight, str) else None
         columns = Columns(
@@ -448,8 +453,8 @@ class Estimator:
         if cache:
             logger.warning("cache=True does nothing. Call df.persist() to keep the rows of a DataFrame between calls.")
         options: dict[str, Any] = {"weighted": bool(weight), "numbers": self.learner.numbers, "vectors": self.vectors}
-        serialize = bool(OrcaContext.serialize_data_creator)
-        return DataSpec(columns, labelled, batch_size, dict(self.config), serialize, seed=self.seed, **options)
+        lock = f"orca-{secrets.token_hex(16)}.lock" if OrcaContext.serialize_data_creator else ""
+        return DataSpec(columns, labelled, batch_size, dict(self.config), lock, seed=self.seed, **options)
 
 
 def name_of(model: Any) -> Any:
@@ -470,6 +475,7 @@ def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...
     wrong = [name for name in names if not isinstance(name, str | int | tuple)]  # pandas has numbers and tuples, too
     if wrong:
         raise ArgumentError(
-            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'."
+            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'.",
+            code="bad-column-names",
         )
     return names  # type: ignore[return-value]

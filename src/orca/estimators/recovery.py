@@ -1,4 +1,5 @@
-"""Recovery: a fit that goes on when workers are lost, stuck or preempted. Owns max_failures."""
+"""Recovery: a fit that goes on when workers are lost, stuck or preempted. Owns max_failures,
+and which states a fit may begin with."""
 
 from __future__ import annotations
 
@@ -9,13 +10,24 @@ from itertools import count
 from typing import Any
 
 from orca.core.engine import Engine, Settings
+from orca.core.learner import Learner
 from orca.core.source import Shards
-from orca.core.state import State
+from orca.core.state import Position, State
 from orca.errors import WorkerFailed, WorkerLost, WorkerPreempted, WorkerStalled
 from orca.job import FitJob
 from orca.monitor.stopping import FINISHING
 
 logger = logging.getLogger(__name__)
+
+
+def check_state(learner: Learner, state: State, path: str) -> None:
+    """Check that a state can be continued from, before it takes the place of another; errors name its path."""
+    from orca.storage.states import readable
+
+    with readable(path):
+        if state.position is not None:
+            Position.from_json(state.position)
+        learner.check_state(state, path)
 
 
 def run_through(

@@ -22,7 +22,7 @@ from orca.core.triggers import EveryEpoch, trigger_of, watches_score
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, DataError, OrcaError
 from orca.estimators.estimator import Estimator
-from orca.estimators.recovery import run_through
+from orca.estimators.recovery import check_state, run_through
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.monitor.slowness import slow_ranks
 from orca.monitor.stopping import FINISHING
@@ -311,7 +311,9 @@ class TrainingEstimator(Estimator):
             logger.warning("checkpoint_trigger keeps nothing: there is no model_dir. Pass model_dir= to keep some.")
             return self._state, plan
         if not self.model_dir:
-            raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
+            raise ArgumentError(
+                "checkpoints need a place to go to. Pass model_dir= to the Estimator.", code="missing-model-dir"
+            )
         state, folder = self._state, newest_run(self.model_dir, damaged=True) if resume else None
         resumed = self._resumed(folder) if folder else None
         if folder is None or resumed is None:
@@ -335,7 +337,7 @@ class TrainingEstimator(Estimator):
 
     def _read_checked(self, path: str) -> State:
         state = self._read(path)
-        self.learner.check_state(state, path)
+        check_state(self.learner, state, path)
         return state
 
     def _resumed(self, folder: str) -> State | None:
@@ -359,7 +361,8 @@ class TrainingEstimator(Estimator):
         except ArgumentError as error:
             raise OrcaError(
                 f"the fit is done, but its state, which the first worker left in {folder}, cannot be read: {error} "
-                "With shard_model=True, model_dir must be on storage that the driver and all workers see."
+                "With shard_model=True, model_dir must be on storage that the driver and all workers see.",
+                code="state-unreadable",
             ) from error
 
     def _read(self, path: str) -> State:
@@ -376,7 +379,8 @@ class TrainingEstimator(Estimator):
         self.history.about = {"backend": backend, "workers_per_node": self.workers_per_node, **self.config}
         self.history.add(history.epochs, history.traces)
         first = self._current().steps - history.steps + 1
-        course = (history.epochs, history.traces, first, [metric.name for metric in metrics])
+        lines = self._summary_lines(history.epochs, first)
+        course = (lines, history.traces, first, [metric.name for metric in metrics])
         if self._summaries is not None:
             self._summaries.write(*course)
         elif self._dated and self.model_dir and can_write():
@@ -385,6 +389,10 @@ class TrainingEstimator(Estimator):
                 self._beside.write(*course)
             except Exception as error:  # nobody asked for it: the fit is good without
                 logger.warning("no summary was written under %s: %s", self.model_dir, error)
+
+    def _summary_lines(self, lines: Sequence[dict[str, Any]], first_step: int) -> Sequence[dict[str, Any]]:
+        """Return the epochs of a fit as its summary shows them."""
+        return lines
 
     @checked
     def evaluate(
@@ -629,14 +637,17 @@ class TrainingEstimator(Estimator):
         """
         state = self._current()
         if sample is None and state.input is None:
-            raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
+            raise ArgumentError(
+                "to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.",
+                code="unknown-row",
+            )
         row = sample if sample is not None or state.input is None else state.input.example()
         convert = load("orca.frameworks.openvino:convert", need="an openvino model")
         return str(convert(self._framework_model(), row, path))
 
     def _take(self, state: State, name: str) -> None:
         """Begin with this state from now on, where it fits the model: a new fit, not one that was interrupted."""
-        self.learner.check_state(state, name)
+        check_state(self.learner, state, name)
         self._state = state.settled()
 
     def _learn_rows(self, row: OutputSpec | None, output: OutputSpec | None) -> None:
@@ -682,7 +693,8 @@ def _check_scores(triggers: Sequence[Any], names: set[str] | None, validates: bo
         need = "validation_data=" if scores else "metrics=" if validates else "validation_data= and metrics="
         raise ArgumentError(
             "MaxScore watches the first metric of the validation, and this fit has none: it would never fire. Pass "
-            f"{need}."
+            f"{need}.",
+            code="score-never-known",
         )
 
 
@@ -695,6 +707,7 @@ def same_kind(source: Source, valid: Source) -> Source:
     if type(source) is not type(valid):
         raise DataError(
             f"validation_data must be of the same kind as data; got {type(source).__name__.removesuffix('Source')} "
-            f"and {type(valid).__name__.removesuffix('Source')}. Pass both in the same form."
+            f"and {type(valid).__name__.removesuffix('Source')}. Pass both in the same form.",
+            code="validation-data-differs",
         )
     return valid

@@ -6,6 +6,7 @@ batched tf.data.Dataset, or arrays. A library is only looked at where the creato
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ from orca.core.creators import create_data
 from orca.core.draws import kept_draws, loaded, seed_draws
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Extent, Items, Rows, Shards, Stream
-from orca.errors import DataError
+from orca.errors import DataError, OrcaError
 from orca.rows.tree import cut_rows, map_tree, rows_of
 from orca.sources.arrays import ArraySource, inputs_of, pair
 
@@ -61,7 +62,9 @@ class CreatorSource:
         pieces = [Creation(self.creator, self.spec, number, tasks) for number in range(tasks)]
         parts = [answer for answers in engine.map(OnCreated(task), pieces) for answer in answers]
         if not parts:
-            raise DataError(f"there are no rows to predict: what {_name(self.creator)} returned is empty.")
+            raise DataError(
+                f"there are no rows to predict: what {_name(self.creator)} returned is empty.", code="no-rows"
+            )
         return concatenate([output for _, output in sorted(parts, key=itemgetter(0))])
 
 
@@ -91,7 +94,7 @@ class Creation:
         Raises:
             DataError: It returned something else.
         """
-        with one_at_a_time(self.spec.serialize):
+        with one_at_a_time(self.spec.lock):
             if self.spec.whole:
                 return self._make_alike()
             data = self._known(create_data(self.creator, self.spec.config, self.share), self.share)
@@ -100,7 +103,7 @@ class Creation:
 
     def make_whole(self) -> Any:
         """Call the creator as `make` does, for whole batches that are alike wherever this is called."""
-        with one_at_a_time(self.spec.serialize):
+        with one_at_a_time(self.spec.lock):
             return self._make_alike()
 
     def _make_alike(self) -> Any:
@@ -126,7 +129,8 @@ class Creation:
         raise DataError(
             f"the data creator {_name(self.creator)} must return a torch DataLoader (or Dataset), a batched "
             "tf.data.Dataset, or numpy arrays: (x, y) or {'x': …, 'y': …}; "
-            f"got {type(data).__name__}."
+            f"got {type(data).__name__}.",
+            code="bad-creator-data",
         )
 
 
@@ -240,13 +244,41 @@ def _answers(task: Callable[[Any], Any], data: Any, creation: Creation) -> Itera
 
 
 @contextmanager
-def one_at_a_time(locked: bool) -> Iterator[None]:
-    """Let the creators of one node run one after the other where the user asks for it."""
-    if not locked or sys.platform == "win32":
+def one_at_a_time(lock: str) -> Iterator[None]:
+    """Let the creators of one node run one after the other.
+
+    Args:
+        lock: The name of a file in the temporary folder, drawn for this fit, as others must not foresee it; "" does not
+            wait.
+    """
+    if not lock or sys.platform == "win32":
         yield
         return
     import fcntl
 
-    with open(Path(tempfile.gettempdir()) / ".orcadata.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    path = os.path.join(tempfile.gettempdir(), lock)
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(file).st_uid != os.geteuid():
+                raise OrcaError(
+                    f"{path} belongs to another user, who holds up data creators on this node. Try again.",
+                    code="lock-of-another-user",
+                )
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(file, path):  # removed by the one before
+                continue
+            try:
+                yield
+            finally:
+                os.unlink(path)
+            return
+        finally:
+            os.close(file)
+
+
+def _is_at(file: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except FileNotFoundError:
+        return False

@@ -14,9 +14,10 @@ import re
 import shutil
 import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,13 @@ from orca.core.source import Items
 from orca.core.units import size_of
 from orca.errors import DataError
 from orca.storage import hdfs
-from orca.storage.files import filesystem, is_local
+from orca.storage.files import filesystem, is_local, make_private, name_of
 
 STAGING = "spark.orca.staging"
 DRIVER = "driver"
 LIMIT = "spark.orca.staging.limit"
 DEFAULT_LIMIT = "2g"
+STALE = 3 * 86400.0  # seconds after which no run reads staged rows any more: it does so when it begins
 # Spark brings partition by partition to the driver, whole: they are cut smaller than a rank's share.
 _CUTS = 8
 _LOOPBACK = re.compile(r"127\.[\d.]+|localhost|::1|\[::1\]")
@@ -70,11 +72,20 @@ class Staging:
 
     def _fresh(self, base: str) -> str:
         """Make a folder in a shared one."""
+        self._purge(base)
         folder = f"{base.rstrip('/')}/{self._name}-{uuid.uuid4().hex}"
-        fs, place = filesystem(folder)
-        fs.makedirs(place, exist_ok=True)
-        self._files.callback(_remove_all, fs, place)
+        make_private(folder)
+        self._files.callback(_remove_all, *filesystem(folder))
         return folder
+
+    def _purge(self, base: str) -> None:
+        """Remove the folders of programs that were killed long ago."""
+        fs, place = filesystem(base)
+        old = re.compile(rf"{self._name}-[0-9a-f]{{32}}")
+        with suppress(Exception):  # others' folders, say
+            for entry in fs.ls(place, detail=True) if fs.isdir(place) else ():
+                if old.fullmatch(name_of(entry["name"])) and time.time() - entry.get("mtime", time.time()) > STALE:
+                    _remove_all(fs, entry["name"])
 
     def _on_hdfs(self) -> str | None:
         """Make a folder on the cluster's HDFS; None where there is none, or it cannot be written to."""
@@ -134,7 +145,8 @@ class Export:
                         f"the rows are more than {limit} bytes, too many to travel through the driver, and Spark's "
                         "executors and the workers share no folder that is known. Pass "
                         f"conf={{'{STAGING}': 'hdfs://...'}} to init_orca_context, with a folder that all of them "
-                        f"reach, train with backend='spark', or raise {LIMIT}."
+                        f"reach, train with backend='spark', or raise {LIMIT}.",
+                        code="rows-too-large-for-driver",
                     )
                 reader = pa.ipc.open_stream(pa.py_buffer(row.batch))
                 if row.partition != last:
@@ -211,7 +223,8 @@ class ArrowFile:
             raise DataError(
                 f"the rows that Spark wrote to {self.path} are not there on {socket.gethostname()}: this worker does "
                 f"not share that folder with Spark's executors. Pass conf={{'{STAGING}': 'hdfs://...'}} to "
-                "init_orca_context, with a folder that all of them reach."
+                "init_orca_context, with a folder that all of them reach.",
+                code="staging-not-shared",
             ) from None
         with source, pa.ipc.open_stream(source) as reader:
             yield from reader

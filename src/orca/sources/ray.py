@@ -41,7 +41,7 @@ class RayDatasetSource:
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
         self.data = data
-        self.batch_size = spec.batch_size or DEFAULT_BATCH
+        self.batch_size, self.unit = spec.batch_size or DEFAULT_BATCH, spec.unit_columns
         with _quiet(data):
             self.have: list[str] = list(data.columns() or ())  # a dataset without rows may not know its columns
         self.columns = _choose(spec, self.have)
@@ -49,12 +49,15 @@ class RayDatasetSource:
             check_columns(replace(self.columns, labels=self.columns.targets), self.have)
             if spec.labelled and spec.weighted and self.columns.weight is None:
                 raise DataError(
-                    f"rows with weights need the name of their column; got columns {self.have}. Pass sample_weight='…'."
+                    f"rows with weights need the name of their column; got columns {self.have}. "
+                    "Pass sample_weight='…'.",
+                    code="missing-sample-weights",
                 )
             if spec.labelled and not self.columns.labels:
                 raise DataError(
                     f"training and evaluation need label_cols for a Ray Dataset; got columns {self.have}. "
-                    "Pass label_cols=['…']."
+                    "Pass label_cols=['…'].",
+                    code="missing-label-cols",
                 )
             if spec.numbers:
                 self._check_numbers()
@@ -84,7 +87,7 @@ class RayDatasetSource:
             return [p for part, s in sources.items() for p in s._file_cuts(part, ranks, Path(folder))]
 
         return Shards(
-            OpenTables(self.columns, tuple(sources)),
+            OpenTables(self.columns, tuple(sources), self.unit),
             portable=portable,
             home="ray",
             native=lambda: [p for part, s in sources.items() for p in s._block_cuts(part, ranks)],
@@ -95,7 +98,7 @@ class RayDatasetSource:
         """Return the dataset with the prediction column(s): nothing runs until it is used."""
         if task.output:
             _check_free(output_names(self.columns, len(task.output.heads)), self.have)
-        work = BlockPredictTask(task, self.columns)
+        work = BlockPredictTask(task, self.columns, self.unit)
         result = self.data.map_batches(work, batch_format="pyarrow", batch_size=None, zero_copy_batch=True)
         _keep_order(result)
         return result
@@ -136,7 +139,8 @@ class RayDatasetSource:
                 if batch.schema != schema:
                     raise DataError(
                         f"all blocks of a dataset must have the same column types; got {_types(schema)} and then "
-                        f"{_types(batch.schema)}. Cast the columns first, with map_batches."
+                        f"{_types(batch.schema)}. Cast the columns first, with map_batches.",
+                        code="column-types-differ",
                     )
                 writer.write_batch(batch)
                 sizes.append(batch.num_rows)
@@ -185,6 +189,7 @@ class OpenTables:
 
     columns: Columns
     parts: tuple[str, ...]
+    unit: bool = False
 
     def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
         """Return the rows of each part."""
@@ -193,9 +198,10 @@ class OpenTables:
     def _rows(self, items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, Any]]:
         columns = self.columns
         for part, table in items:
-            x, labels = (tuple(_array(table, n) for n in names) for names in (columns.features, columns.labels))
+            labels = tuple(_array(table, name) for name in columns.labels)
             y = single(labels) if labels else None
-            yield part, single(x), y if columns.weight is None else weigh(y, _array(table, columns.weight))
+            x = _features(table, columns, self.unit)
+            yield part, x, y if columns.weight is None else weigh(y, _array(table, columns.weight))
 
 
 @dataclass(frozen=True)
@@ -204,10 +210,11 @@ class BlockPredictTask:
 
     task: Callable[[Any], Any]
     columns: Columns
+    unit: bool = False
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its predictions."""
-        heads = flatten(self.task(single(tuple(_array(table, name) for name in self.columns.features))))[0]
+        heads = flatten(self.task(_features(table, self.columns, self.unit)))[0]
         names = output_names(self.columns, len(heads))
         _check_free(names, table.column_names)
         for name, head in zip(names, heads, strict=True):
@@ -237,7 +244,10 @@ def _named(columns: Columns) -> list[str]:
 def _check_free(names: Sequence[str], have: Sequence[str]) -> None:
     clashes = [name for name in names if name in have]
     if clashes:
-        raise DataError(f"the Ray Dataset has the column {clashes[0]!r} already. Name another with output_cols=['…'].")
+        raise DataError(
+            f"the Ray Dataset has the column {clashes[0]!r} already. Name another with output_cols=['…'].",
+            code="output-column-taken",
+        )
 
 
 def _cut(sizes: Sequence[int], ranks: int) -> list[list[tuple[int, int, int]]]:
@@ -282,9 +292,16 @@ def _array(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
     if what:
         raise DataError(
             f"column {name!r} holds {what}, which no model can be fed with. "
-            "Turn it into numbers or arrays of one shape first, with map_batches."
+            "Turn it into numbers or arrays of one shape first, with map_batches.",
+            code="bad-column-type",
         )
     return to_numpy(column, name)
+
+
+def _features(table: pa.Table | pa.RecordBatch, columns: Columns, unit: bool) -> Any:
+    """Return the features of a table; with `unit`, a column of numbers as (rows, 1)."""
+    arrays = [_array(table, name) for name in columns.features]
+    return single(tuple(array[:, None] if unit and array.ndim == 1 else array for array in arrays))
 
 
 def _single_precision(head: np.ndarray) -> np.ndarray:

@@ -22,7 +22,19 @@ from typing import Any, TypeVar
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import waiting_for_storage
-from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, is_local, name_of, remove, renames
+from orca.storage.files import (
+    MARKER,
+    clear_leftovers,
+    filesystem,
+    is_leftover,
+    is_local,
+    is_private,
+    make_private,
+    name_of,
+    remove,
+    renames,
+    restrict,
+)
 from orca.storage.retries import STORAGE_TIMEOUT, cause_of, is_of_storage, may_pass, retried
 from orca.storage.state import State
 
@@ -61,23 +73,30 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
     if not numbers:
         fs, place = filesystem(folder)
         if not fs.exists(place):
-            raise ArgumentError(f"there are no checkpoints: the folder {folder} does not exist. Check the path.")
+            raise ArgumentError(
+                f"there are no checkpoints: the folder {folder} does not exist. Check the path.",
+                code="missing-checkpoint",
+            )
         others = sorted({other for other, _, complete in _entries(folder) if complete})
         hint = f" There are some with the prefix {', '.join(map(repr, others))}." if others else ""
         raise ArgumentError(
             f"the folder {folder} holds no complete checkpoint{f' {name}.<steps>' if name else ''}.{hint} "
-            "Check the path and the prefix."
+            "Check the path and the prefix.",
+            code="missing-checkpoint",
         )
     if version is not None and version not in numbers:
         raise ArgumentError(
             f"there is no checkpoint {version} in {folder}; there are {', '.join(f'{name}.{n}' for n in numbers)}. "
-            "Pass one of these numbers, or None for the newest."
+            "Pass one of these numbers, or None for the newest.",
+            code="missing-checkpoint",
         )
     return _inside(folder, f"{name}.{numbers[-1] if version is None else version}")
 
 
 def new_run(folder: str, dated: bool = False) -> str:
     """Claim a folder for the checkpoints of one fit; its number is higher than those of the fits before.
+
+    Where the outer folder is made for it, only this user can read both, and the checkpoints of this and later fits.
 
     The name ends in random digits, so that two fits that begin together never share a folder: not every storage can
     make a folder, or a file, for just one of two that ask for it.
@@ -87,9 +106,19 @@ def new_run(folder: str, dated: bool = False) -> str:
         dated: Whether the folder is named by the time instead, which is later than those of the fits before; random
             digits follow only where the storage cannot make a folder for just one of two.
     """
+    private = False
+    with suppress(OSError):  # only the workers may be allowed to write there
+        private = make_private(folder)
     names = _runs(folder)
-    if dated:
-        return _new_dated_run(folder, names)
+    private = private or any(is_private(_inside(folder, name)) for name in filter(_is_run, names))
+    path = _new_dated_run(folder, names) if dated else _new_numbered_run(folder, names)
+    if private:
+        with suppress(OSError):
+            restrict(path)
+    return path
+
+
+def _new_numbered_run(folder: str, names: list[str]) -> str:
     number = 1 + max(map(_number, names), default=0)
     return _claimed(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
 
@@ -148,18 +177,21 @@ def newest_whole(
         path = _inside(folder, f"{name}.{number}")
         try:
             if not complete:
-                raise ArgumentError(f"there is no {MARKER} in it")
+                raise ArgumentError(f"there is no {MARKER} in it", code="incomplete-checkpoint")
             return number, retried(partial(read, path), f"{path} cannot be read", storage_timeout, may_pass)
         except Exception as error:
             if may_pass(error):
-                raise OrcaError(f"the checkpoint {path} cannot be read: {cause_of(error)}") from error
+                raise OrcaError(
+                    f"the checkpoint {path} cannot be read: {cause_of(error)}", code="checkpoint-unreadable"
+                ) from error
             first = first or f"{path}: {error if isinstance(error, OrcaError) else cause_of(error)}"
             logger.warning("the checkpoint %s cannot be read and is left out: %s", path, cause_of(error))
     if not entries or not (_leaves_none_half_written(folder) or any(complete for *_, complete in entries)):
         return None
     raise ArgumentError(
         f"none of the {len(entries)} checkpoint(s) in {folder} can be read. The newest is {first.rstrip('.')}. Nothing "
-        "was trained. Bring a copy of one back, or pass another model_dir to begin again."
+        "was trained. Bring a copy of one back, or pass another model_dir to begin again.",
+        code="checkpoints-unreadable",
     )
 
 
@@ -174,7 +206,9 @@ def read_version(path: str, read: Callable[[str], T], storage_timeout: float = S
     except OrcaError:
         raise
     except Exception as error:
-        raise ArgumentError(f"the checkpoint {path} cannot be read: {cause_of(error)}.") from error
+        raise ArgumentError(
+            f"the checkpoint {path} cannot be read: {cause_of(error)}.", code="damaged-checkpoint"
+        ) from error
 
 
 def _leaves_none_half_written(folder: str) -> bool:
@@ -282,9 +316,13 @@ class CheckpointWriter:
         storage_timeout: float = STORAGE_TIMEOUT,
     ) -> None:
         if not prefix or "/" in prefix:
-            raise ArgumentError(f"prefix must be the beginning of a file name; got {prefix!r}. Pass 'orca', perhaps.")
+            raise ArgumentError(
+                f"prefix must be the beginning of a file name; got {prefix!r}. Pass 'orca', perhaps.", code="bad-prefix"
+            )
         if keep is not None and keep < 1:
-            raise ArgumentError(f"keep must be the number of checkpoints that stay, 1 or more, or None; got {keep}.")
+            raise ArgumentError(
+                f"keep must be the number of checkpoints that stay, 1 or more, or None; got {keep}.", code="bad-keep"
+            )
         self.folder, self.write, self.prefix, self.limit = folder, write, prefix, keep
         self.storage_timeout = storage_timeout
         self._thread: Thread | None = None
@@ -371,7 +409,8 @@ class CheckpointWriter:
         raise OrcaError(
             f"the checkpoint {path} could not be written{tries}: {cause_of(error)}. Checkpoints that were "
             f"written before are still there. See that {self.folder} can be written to and has room, or choose "
-            "another folder, and resume from the newest one."
+            "another folder, and resume from the newest one.",
+            code="checkpoint-not-written",
         ) from error
 
     def _run(self) -> None:
@@ -408,6 +447,8 @@ class CheckpointWriter:
     def _write_one(self, write: _Write, path: str) -> None:
         self._clear(write.name, write.version)
         self.write(write.state, path)
+        if _is_run(name_of(self.folder)) and is_private(self.folder):
+            restrict(path)
 
     def _clear(self, name: str, version: int | None) -> None:
         """Remove the remains of killed writes and removals."""
@@ -443,6 +484,10 @@ def _runs(folder: str) -> list[str]:
     return [name_of(entry["name"]) for entry in _listing(folder)[1] if entry["type"] == "directory"]
 
 
+def _is_run(name: str) -> bool:
+    return bool(_RUN.fullmatch(name) or _DATED.fullmatch(name))
+
+
 def _number(name: str) -> int:
     match = _RUN.fullmatch(name)
     return int(match[1]) if match else 0
@@ -455,7 +500,8 @@ def _named(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
     if len(prefixes) > 1:
         raise ArgumentError(
             f"the folder {folder} holds checkpoints of several prefixes: {', '.join(map(repr, prefixes))}. "
-            "Pass the prefix of those you mean."
+            "Pass the prefix of those you mean.",
+            code="several-prefixes",
         )
     return (prefixes[0] if prefixes else prefix), sorted(number for _, number in entries)
 

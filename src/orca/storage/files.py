@@ -63,7 +63,8 @@ def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
             raise
         raise ArgumentError(
             f"{text!r} begins with {scheme!r}, which no file system here knows. Use a path of this machine, or one "
-            "that begins with file:, hdfs:, s3:, s3a:, gs:, abfs:, dbfs:, memory: or another name that fsspec lists."
+            "that begins with file:, hdfs:, s3:, s3a:, gs:, abfs:, dbfs:, memory: or another name that fsspec lists.",
+            code="unknown-file-system",
         ) from error
 
 
@@ -115,7 +116,8 @@ def refuse_foreign(
     if foreign or names is None:
         raise ArgumentError(
             f"the folder {path} holds other things than {what}, {(foreign or ['nothing'])[0]!r} for example, and would "
-            f"be replaced. Save to {instead} of its own."
+            f"be replaced. Save to {instead} of its own.",
+            code="foreign-files-in-folder",
         )
 
 
@@ -148,6 +150,44 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
         for leftover in (draft, old):
             if fs.exists(leftover):
                 fs.rm(leftover, recursive=True)
+
+
+def make_private(path: str) -> bool:
+    """Make a folder that only this user may read, unless there is one; return whether it was made."""
+    fs, place = _at(path)
+    if fs.exists(place):
+        return False
+    if is_local(fs):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        try:
+            os.mkdir(place, 0o700)
+        except FileExistsError:  # of another program that began just now
+            return False
+    else:
+        fs.makedirs(place, exist_ok=True)
+        restrict(path)
+    return True
+
+
+def restrict(path: str) -> None:
+    """Let only this user read and change a file, or a folder and all in it; object stores have other rules."""
+    fs, place = _at(path)
+    if is_local(fs):
+        for part in (Path(place), *Path(place).rglob("*")):
+            part.chmod(0o700 if part.is_dir() else 0o600)
+    elif "hdfs" in _protocols(fs):
+        for part, about in fs.find(place, withdirs=True, detail=True).items():
+            fs.chmod(part, "700" if about["type"] == "directory" else "600")
+        if fs.isdir(place):
+            fs.chmod(place, "700")
+
+
+def is_private(path: str) -> bool:
+    """Return whether only one user may read and change a folder, as far as its file system knows users."""
+    fs, place = _at(path)
+    if is_local(fs):
+        return os.path.isdir(place) and not os.stat(place).st_mode & 0o077
+    return "hdfs" in _protocols(fs) and fs.isdir(place) and str(fs.info(place).get("permission")) == "700"
 
 
 @contextmanager
@@ -222,7 +262,7 @@ def absolute(name: str, path: str | os.PathLike[str]) -> str:
         path: Any path that fsspec knows.
     """
     if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(f"{name} must be a path; got {type(path).__name__}.")
+        raise ArgumentError(f"{name} must be a path; got {type(path).__name__}.", code="bad-path")
     text = os.fspath(path)
     if "://" in text or "::" in text:
         return text
@@ -268,7 +308,8 @@ def _databricks(path: str) -> tuple[Any, str]:
     if not host or not token:
         raise OrcaError(
             f"{path} cannot be reached: this machine has no {_MOUNT}, as those of Databricks have, and the environment "
-            "variables DATABRICKS_HOST and DATABRICKS_TOKEN are not set. Set both, or run it there."
+            "variables DATABRICKS_HOST and DATABRICKS_TOKEN are not set. Set both, or run it there.",
+            code="databricks-not-reachable",
         )
     return fsspec.filesystem("dbfs", instance=host.split("://")[-1].strip("/"), token=token), place
 

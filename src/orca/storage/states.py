@@ -15,6 +15,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, OrcaError
 from orca.storage.files import MARKER, filesystem, here, write
 from orca.storage.state import OutputSpec, State
 
@@ -32,6 +33,10 @@ FILES = {WEIGHTS, OTHERS, MARKER}
 _FORMAT = 2
 _CHECKSUM = "checksum"
 _INSTEAD = "Leave it out; a torch model may be saved to a path that ends in .pt."
+_MOST_STEPS = 1 << 53
+_LARGEST_ROW = 1 << 36  # bytes of a head of a model, for a row
+# The errors of a content that is not what it should be.
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, FileNotFoundError, ArithmeticError, RecursionError)
 _NUMBERS = (bool, int, float, complex, str, bytes)
 _FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
 MAKERS: dict[str, Callable[[Any], Any]] = {
@@ -95,27 +100,38 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
     """
     fs, place = filesystem(path)
     if not fs.exists(place):
-        raise ArgumentError(f"there is no saved model at {path}. Check the path given to save().")
+        raise ArgumentError(
+            f"there is no saved model at {path}. Check the path given to save().", code="missing-saved-model"
+        )
     if not fs.exists(f"{place}/{MARKER}"):
-        raise ArgumentError(f"the folder {path} holds no saved model: there is no {MARKER} in it.")
-    with _whole(path):
+        raise ArgumentError(
+            f"the folder {path} holds no saved model: there is no {MARKER} in it.", code="missing-saved-model"
+        )
+    with readable(path):
         about = json.loads(fs.cat_file(f"{place}/{MARKER}"))
         checksum = about.pop(_CHECKSUM, None)  # older states have none
         if checksum is not None and checksum != zlib.crc32(json.dumps(about).encode()):
             raise _damaged(f"{path}/{MARKER}")
         if about["format"] != _FORMAT:
-            raise ArgumentError(f"{path} was saved in format {about['format']}. Load it with the orca that saved it.")
+            raise ArgumentError(
+                f"{path} was saved in format {about['format']}. Load it with the orca that saved it.",
+                code="saved-by-other-version",
+            )
+        for name in ("epoch", "steps"):
+            if type(about[name]) is not int or not 0 <= about[name] < _MOST_STEPS:
+                raise ValueError(f"{name} is {about[name]!r:.80}, which is no number of {name}")
         if about["framework"] != framework:
             raise ArgumentError(
                 f"{path} holds a model of {about['framework']}, not of {framework}. Load it with the Estimator that "
-                "saved it."
+                "saved it.",
+                code="saved-by-other-framework",
             )
         weights, others = (load_tensors(fs, f"{place}/{name}", path, mapped) for name in (WEIGHTS, OTHERS))
         payload = {
             name: _unpack(value, weights if name == "models" else others) for name, value in about["payload"].items()
         }
         specs: dict[str, Any] = {
-            name: OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in spec[0]), _unpack(spec[1], others))
+            name: OutputSpec(tuple(_head(*head) for head in spec[0]), _unpack(spec[1], others))
             for name in ("input", "output")
             if (spec := about[name])
         }
@@ -143,7 +159,9 @@ def load_tensors(fs: Any, place: str, path: str, mapped: bool = False) -> dict[s
             tensors: dict[str, torch.Tensor] = load_file(file)  # mapped: the file may lose its name
             return tensors
     except SafetensorError as error:
-        raise ArgumentError(f"{path} cannot be read as safetensors: {error}. Is it complete?") from error
+        raise ArgumentError(
+            f"{path} cannot be read as safetensors: {error}. Is it complete?", code="model-file-not-readable"
+        ) from error
 
 
 def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None = None) -> Callable[[str], None]:
@@ -169,11 +187,16 @@ def _checksum(tensors: dict[str, torch.Tensor]) -> int:
 
 
 def _damaged(path: str) -> ArgumentError:
-    return ArgumentError(f"{path} is damaged: its content is not what was written. Take another checkpoint or copy.")
+    return ArgumentError(
+        f"{path} is damaged: its content is not what was written. Take another checkpoint or copy.",
+        code="damaged-state",
+    )
 
 
 def _unwritten(kind: Any) -> ArgumentError:
-    return ArgumentError(f"a tensor of type {kind} cannot be written as safetensors. {_INSTEAD}")
+    return ArgumentError(
+        f"a tensor of type {kind} cannot be written as safetensors. {_INSTEAD}", code="state-not-writable"
+    )
 
 
 def parts_of(value: Any) -> tuple[str, Any] | None:
@@ -225,16 +248,27 @@ def _dtype(name: str) -> np.dtype[Any]:
         return np.dtype(getattr(ml_dtypes, name))
 
 
+def _head(dtype: Any, shape: Any) -> tuple[str, tuple[int, ...]]:
+    """Return the type and the shape of a head, after a look whether a row of it fits into memory."""
+    sizes = tuple(shape)
+    bytes_each = 1 if dtype == "object" else _dtype(dtype).itemsize
+    if not all(type(size) is int and size >= 0 for size in sizes) or prod(sizes) * bytes_each > _LARGEST_ROW:
+        raise ValueError(f"a row of {dtype!r:.80} and shape {shape!r:.80} is none")
+    return str(dtype), sizes
+
+
 @contextmanager
-def _whole(path: str) -> Iterator[None]:
-    """Report a file that cannot be read as incomplete."""
+def readable(path: str) -> Iterator[None]:
+    """Report whatever is wrong with the content of a saved model as an error that names it."""
     try:
         yield
-    except ArgumentError:
+    except OrcaError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
-        words = f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"the model in the folder {path} is not complete: {words}. Save it again.") from error
+    except _DAMAGE as error:
+        words = f"{type(error).__name__}: {str(error)[:500]}"
+        raise ArgumentError(
+            f"the model at {path} is damaged or not complete: {words}. Save it again.", code="incomplete-saved-model"
+        ) from error
 
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -272,7 +306,10 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
         return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
     if isinstance(value, int | float | str):
         return value
-    raise ArgumentError(f"a state with a {type(value).__name__} in it cannot be written as arrays and JSON. {_INSTEAD}")
+    raise ArgumentError(
+        f"a state with a {type(value).__name__} in it cannot be written as arrays and JSON. {_INSTEAD}",
+        code="state-not-writable",
+    )
 
 
 def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -288,5 +325,8 @@ def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if kind == "tuple":
         return tuple(_unpack(content, tensors))
     if kind not in MAKERS:
-        raise ArgumentError(f"the saved model holds a value of the kind {kind!r}. Load it with the orca that saved it.")
+        raise ArgumentError(
+            f"the saved model holds a value of the kind {kind!r}. Load it with the orca that saved it.",
+            code="unknown-saved-value",
+        )
     return MAKERS[kind](_unpack(content, tensors))

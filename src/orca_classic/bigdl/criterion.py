@@ -390,8 +390,9 @@ def _by_rows(total: Tensor, x: Tensor, size_average: bool) -> Tensor:
 
 rows({
     "MSECriterion": (lambda x, target: F.mse_loss(x, _beside(x, target)), "The mean squared difference."),
-    "CategoricalCrossEntropy": (lambda x, target: -(_beside(x, target) * x.clamp(1e-8, 1).log()).sum(-1).mean(),
-        "The cross entropy of probabilities and truths of every class."),
+    "CategoricalCrossEntropy": (lambda x, target: -(_beside(x, target) * (x / x.sum(-1, keepdim=True)).clamp(
+        1e-8, 1).log()).sum(-1).mean(),
+        "The cross entropy of probabilities, divided by their sum, and truths of every class."),
     "KullbackLeiblerDivergenceCriterion": (_divergence, "How far probabilities are from others."),
     "PoissonCriterion": (lambda x, target: (x - _beside(x, target) * (x + 1e-7).log()).mean(), "x - y log(x)."),
     "CosineProximityCriterion": (lambda x, target: -(F.normalize(x, dim=-1, eps=1e-6) * F.normalize(_beside(x, target),

@@ -132,7 +132,8 @@ def set_core_number(num: int) -> None:
 
 def remove_batch(shape: Any) -> Any:
     """Return a shape (or a list of shapes) without its first dimension, the rows."""
-    return [remove_batch(each) for each in shape] if isinstance(shape, list) else tuple(shape[1:])
+    is_several = isinstance(shape, list) and bool(shape) and isinstance(shape[0], list | tuple)
+    return [remove_batch(each) for each in shape] if is_several else tuple(shape[1:])
 
 
 def toMultiShape(shape: Any) -> Any:

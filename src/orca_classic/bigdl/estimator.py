@@ -21,14 +21,18 @@ from orca.estimators.torch import TorchEstimator
 from orca.estimators.training import TrainingEstimator
 from orca.rows.tree import listed
 from orca_classic.bigdl.feature.preprocessing import SeqToTensor, preprocessing_of
+from orca_classic.bigdl.featuresets import FeatureSet
 from orca_classic.bigdl.files import load_layer
+from orca_classic.bigdl.layer import Layer, Model
 from orca_classic.bigdl.optimizers import SGD
-from orca_classic.bigdl.training import entry_of, rows_for
+from orca_classic.bigdl.training import BigdlValidations, entry_of, metrics_for, rows_for, syncs_batchnorm, with_loss
+from orca_classic.shard_frames import predicted_rows
 
 ENDLESS = 10**9  # epochs of a fit that a trigger ends
+_FEATURES, _LABELS = "joined features", "joined labels"  # columns of several columns
 
 
-class BigdlEstimator(TorchEstimator):
+class BigdlEstimator(BigdlValidations, TorchEstimator):
     """A model of BigDL that learns and answers on any engine. Made by `Estimator.from_bigdl`."""
 
     model: Any
@@ -50,12 +54,14 @@ class BigdlEstimator(TorchEstimator):
         extra = {} if reduction is None else {"loss_reduction": reduction}
         if getattr(module, "rests", False) and not options.get("shard_model"):
             extra["find_unused_parameters"] = True
+        if syncs_batchnorm(model, options):
+            extra["sync_batchnorm"] = True
         method = optimizer if optimizer is not None else SGD()
         estimator: Any = super().from_torch(
             model=module,
             loss=criterion,
             optimizer=method,
-            metrics=metrics,
+            metrics=cls._methods(metrics),
             model_dir=model_dir,
             backend=backend or "bigdl",
             **extra | options,
@@ -82,8 +88,9 @@ class BigdlEstimator(TorchEstimator):
                 that the torch Estimator takes.
             epochs: How many times to see every row; may be left out where end_trigger says when to end.
             batch_size: Rows of one step over all workers.
-            feature_cols: Columns of features of a DataFrame.
-            label_cols: Columns of labels of a DataFrame (labels_cols in earlier releases).
+            feature_cols: Columns of features of a DataFrame. Several are one vector, which a preprocessing may cut; for
+                a model with several inputs, or one of torch, each is an input unless there is a preprocessing.
+            label_cols: Columns of labels of a DataFrame (labels_cols in earlier releases); several likewise.
             caching_sample: Accepted: rows are kept on the workers' disks while a fit lasts.
             validation_data: Data of the same kind, evaluated after every epoch (val_data in earlier releases).
             validation_trigger: When to validate, also mid-epoch; at the end of every epoch unless given. The line of an
@@ -112,7 +119,7 @@ class BigdlEstimator(TorchEstimator):
                 return self
         columns = feature_cols, labels_cols or label_cols
         rows, options = self._rows(data, *columns)
-        if hasattr(data, "to_samples") and hasattr(data, "shuffle"):  # a FeatureSet
+        if isinstance(data, FeatureSet):
             more = {"shuffle": data.shuffle} | more
         super().fit(
             rows,
@@ -121,7 +128,7 @@ class BigdlEstimator(TorchEstimator):
             validation_data=None if validation is None else self._rows(validation, *columns)[0],
             checkpoint_trigger=checkpoint_trigger,
             end_trigger=end,
-            validation_methods=val_methods if validation_methods is None else validation_methods,
+            validation_methods=self._methods(val_methods if validation_methods is None else validation_methods),
             validation_trigger=trigger,
             **options,
             **more,
@@ -139,12 +146,13 @@ class BigdlEstimator(TorchEstimator):
             The value of each metric under its name, and num_samples and val_loss.
         """
         rows, columns = self._rows(data, feature_cols, label_cols)
+        validation_methods = self._methods(validation_methods)
         metrics = self.metrics if validation_methods is None else metrics_of(validation_methods)
         statistics = super().evaluate(
             rows, batch_size=batch_size, validation_methods=validation_methods, **columns, **more
         )
         names = {metric.name.lower(): metric.name for metric in metrics}
-        return {names.get(key.lower(), key): value for key, value in statistics.items()}
+        return with_loss({names.get(key.lower(), key): value for key, value in statistics.items()})
 
     @checked
     def predict(self, data: Any, batch_size: int = 4, feature_cols: Sequence[str] | str | None = "features",  # type: ignore[override]
@@ -168,8 +176,10 @@ class BigdlEstimator(TorchEstimator):
         rows, columns = self._rows(data, feature_cols, None, features)
         columns.pop("label_cols", None)
         answers = super().predict(rows, batch_size=batch_size, **columns, **more)
+        if tuple(columns.get("feature_cols") or ()) == (_FEATURES,):
+            answers = answers.drop(_FEATURES)
         if hasattr(answers, "transform_shard") and not hasattr(data, "transform_shard"):
-            return answers.rdd.flatMap(_predictions)
+            return answers.rdd.flatMap(predicted_rows)
         return answers
 
     def get_model(self) -> Any:
@@ -221,7 +231,10 @@ class BigdlEstimator(TorchEstimator):
         rows, tabular = rows_for(data, *steps)
         if not tabular:
             return rows, {}
-        if steps[0] is None and not hasattr(self.model, "to_pytorch"):  # TorchModels take whole numbers as they are
+        inputs, outputs = self._sides()
+        rows, features = _joined(rows, features, _FEATURES, steps[0] is not None or inputs == 1)
+        rows, labels = _joined(rows, labels, _LABELS, steps[1] is not None or outputs == 1)
+        if steps[0] is None and not self._wraps_torch:  # TorchModels take whole numbers as they are
             steps[0] = SeqToTensor()  # a number is a tensor of one
         self.readers = {
             name: step.read
@@ -231,11 +244,38 @@ class BigdlEstimator(TorchEstimator):
         }
         return rows, {"feature_cols": features, "label_cols": labels}
 
+    @staticmethod
+    def _methods(methods: Any) -> Any:
+        """Return validation methods as metrics."""
+        return metrics_for(methods)
+
+    @property
+    def _wraps_torch(self) -> bool:
+        return hasattr(self.model, "to_pytorch")
+
+    def _sides(self) -> tuple[int, int]:
+        """Return how many inputs and outputs a model of BigDL has; 0 for one of torch, of which it is unknown."""
+        if not isinstance(self.model, Layer) or self._wraps_torch:
+            return 0, 0
+        return (len(self.model.inputs), len(self.model.outputs)) if isinstance(self.model, Model) else (1, 1)
+
     def _spec(self, *args: Any, **kwargs: Any) -> DataSpec:
         return replace(super()._spec(*args, **kwargs), readers=self.readers, vectors=False)
 
 
-def _predictions(shard: dict[str, Any]) -> list[Any]:
-    """Return the predictions of a shard row by row; of several outputs, tuples."""
-    answers = shard["prediction"]
-    return list(zip(*answers, strict=True)) if isinstance(answers, list | tuple) else list(answers)
+def _joined(frame: Any, columns: Any, name: str, joins: bool) -> tuple[Any, Any]:
+    """Return a Spark DataFrame with several columns, of numbers, arrays and vectors, as one; and that one's name."""
+    names = listed(columns)
+    if not joins or len(names) < 2 or not hasattr(frame, "withColumn") or not set(names) <= set(frame.columns):
+        return frame, columns
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
+
+    parts = []
+    for each in names:
+        column, kind = F.col(f"`{each}`"), frame.schema[each].dataType.simpleString()
+        if kind == "vector":
+            parts.append(F.when(column.isNotNull(), vector_to_array(column, "float32")))  # alone, it fails on a null
+        else:
+            parts.append((column if kind.startswith("array") else F.array(column)).cast("array<float>"))
+    return frame.withColumn(name, F.concat(*parts)), [name]

@@ -8,44 +8,43 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from orca.errors import ArgumentError, DataError, NotSupported
-from orca.storage import hdfs
-from orca.storage.files import filesystem, name_of
+from orca.storage.files import filesystem
+from orca_classic.bigdl.feature.files import (
+    FileReader,
+    classes_of,
+    content_of,
+    files_at,
+    is_rdd,
+    lines_of,
+    mapped,
+    records_of,
+)
 from orca_classic.bigdl.feature.image import ImageFeature, decoded, resized
 from orca_classic.bigdl.feature.preprocessing import ChainedPreprocessing, Preprocessing
-from orca_classic.bigdl.refusals import refusal
 from orca_classic.zoo.sample import Sample
 
 Row = TypeVar("Row")
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
-def _is_rdd(rows: Any) -> bool:
-    return hasattr(rows, "mapPartitions")
-
-
-def _mapped(rows: Any, function: Callable[[Any], Any]) -> Any:
-    return rows.map(function) if _is_rdd(rows) else [function(row) for row in rows]
-
-
 def _labelled(kind: Callable[..., Any], values: Any, labels: Any) -> Any:
     """Return rows of values and labels (None for no labels): a list of lists, or an RDD of RDDs."""
-    if _is_rdd(values):
+    if is_rdd(values):
         pairs = values.map(lambda value: (value, None)) if labels is None else values.zip(labels)
     else:
         pairs = zip(values, [None] * len(values) if labels is None else labels, strict=True)
-    return _mapped(pairs, lambda pair: kind(*pair))
+    return mapped(pairs, lambda pair: kind(*pair))
 
 
 def _getter(words: str, value: Callable[..., Any]) -> Any:
@@ -54,60 +53,10 @@ def _getter(words: str, value: Callable[..., Any]) -> Any:
 
     def get(self: RowSet, *args: Any, **kwargs: Any) -> Any:
         binding = inspect.Signature(own).bind(*args, **kwargs)
-        return _mapped(self.rows, lambda row: value(row, *binding.args, **binding.kwargs))
+        return mapped(self.rows, lambda row: value(row, *binding.args, **binding.kwargs))
 
     get.__doc__ = words
     return get
-
-
-# Files.
-
-
-def _files(path: str, endings: Sequence[str] = ()) -> list[str]:
-    """Return the files of a folder at any depth, of a pattern, or a file itself; hidden ones are left out."""
-    fs, place = filesystem(path)
-    entries = fs.find(place) if fs.isdir(place) else [place] if fs.exists(place) else fs.glob(place)
-    names = [name for name in sorted(entries) if not name_of(name).startswith((".", "_"))]
-    paths = [fs.unstrip_protocol(name) for name in names if not endings or name.lower().endswith(tuple(endings))]
-    if not paths:
-        raise DataError(f"there are no files{f' that end in {endings}' if endings else ''} at {path}.")
-    return paths
-
-
-def _folder_of(path: str) -> str:
-    return name_of(os.path.dirname(path))
-
-
-def _classes(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
-    """Return the number of each folder's name; refuse files next to the folders of classes."""
-    names = sorted(set(map(_folder_of, paths)))
-    fs, place = filesystem(root)
-    loose = [path for path in paths if fs.isdir(place) and os.path.dirname(filesystem(path)[1]) == place.rstrip("/")]
-    if loose and len(names) > 1:
-        raise DataError(f"{loose[0]} lies beside the folders whose names are the labels. Move it into one, or away.")
-    return {name: number for number, name in enumerate(names, first)}
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """A reader of files as rows, also on workers, which get the address of HDFS."""
-
-    row: Callable[[bytes, int | None, str], Any]  # of the content, the label and the path
-    labels: Mapping[str, int] = field(default_factory=dict)
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
-
-    def __call__(self, path: str) -> Any:
-        hdfs.adopt(self.where)
-        return self.row(_content(path), self.labels.get(_folder_of(path)), path)
-
-    def all(self, paths: Sequence[str], sc: Any, partitions: int) -> Any:
-        return _mapped(paths if sc is None else sc.parallelize(paths, max(partitions, 1)), self)
-
-
-def _content(path: str) -> bytes:
-    fs, place = filesystem(path)
-    content: bytes = fs.cat_file(place)
-    return content
 
 
 def _image(content: bytes, label: int | None, path: str, height: int, width: int, codec: int) -> ImageFeature:
@@ -116,29 +65,19 @@ def _image(content: bytes, label: int | None, path: str, height: int, width: int
     return ImageFeature(mat, None if label is None else np.float32(label), path)
 
 
+def _file_row(content: bytes, label: int | None, path: str) -> tuple[str, bytearray]:
+    return path, bytearray(content)
+
+
+def _of_file(row: Sequence[Any]) -> ImageFeature:
+    """Return the image of a row with the path and the bytes of its file."""
+    feature = ImageFeature(path=row[0])
+    feature["bytes"] = bytes(row[1])
+    return feature
+
+
 def _whole_text(content: bytes, label: int | None, path: str) -> TextFeature:
     return TextFeature(content.decode("utf-8", "replace"), label, path)
-
-
-def _lines(path: str, sc: Any, partitions: int) -> Any:
-    """Return the lines of text files that are not empty: a list, or an RDD with a SparkContext."""
-    if sc is not None:
-        return sc.textFile(path, max(partitions, 1)).filter(str.strip)
-    texts = (_content(name).decode() for name in _files(path))
-    return [line.rstrip("\r") for text in texts for line in text.split("\n") if line.strip()]
-
-
-def _records(path: str, sc: Any, columns: Sequence[str]) -> Any:
-    """Return the rows of columns of Parquet files: a list, or an RDD with a SparkContext."""
-    if sc is not None:
-        from pyspark.sql import SparkSession
-
-        return SparkSession(sc).read.parquet(path).select(*columns).rdd
-    import pyarrow.parquet as parquet
-
-    fs, place = filesystem(path)
-    rows = parquet.read_table(place, filesystem=fs, columns=list(columns)).to_pylist()
-    return [tuple(row[name] for name in columns) for row in rows]
 
 
 # Sets.
@@ -159,21 +98,21 @@ class RowSet:
     @classmethod
     def of(cls, rows: Any, index: dict[str, int] | None = None) -> Self:
         """Return the set of rows, here or in an RDD."""
-        instance: Any = object.__new__(cls.kinds[_is_rdd(rows)])
+        instance: Any = object.__new__(cls.kinds[is_rdd(rows)])
         RowSet.__init__(instance, rows, index)
         return instance  # type: ignore[no-any-return]
 
     def is_local(self) -> bool:
         """Say whether the rows are here."""
-        return not _is_rdd(self.rows)
+        return not is_rdd(self.rows)
 
     def is_distributed(self) -> bool:
         """Say whether the rows are in an RDD."""
-        return _is_rdd(self.rows)
+        return is_rdd(self.rows)
 
     def transform(self, transformer: Preprocessing) -> Self:
         """Return the rows after a preprocessing; those of this set do not change."""
-        return self.of(_mapped(self.rows, _Step(transformer)), self.index)
+        return self.of(mapped(self.rows, _Step(transformer)), self.index)
 
     def random_split(self, weights: Sequence[float]) -> list[Self]:
         """Return the rows split at random, in these shares."""
@@ -187,13 +126,24 @@ class RowSet:
 
     def to_samples(self) -> Any:
         """Return the Samples of all rows, as a list or an RDD."""
-        return _mapped(self.rows, self._sample)
+        return mapped(self.rows, self._sample)
 
     def predicted_by(self, net: Any, size: int = 32) -> Self:
         """Return the rows with the predictions of a model, which gets `size` rows at a time."""
         from orca_classic.bigdl.training import answered
 
         return self.of(answered(net, self.rows, size, self._sample, partial(_with, "predict")), self.index)
+
+
+def _paired(rows: Any, values: Any) -> Any:
+    """Return pairs of rows and values, lists or RDDs in any partitions, in the order of the rows."""
+    if not is_rdd(rows):
+        return list(zip(rows, values.collect() if is_rdd(values) else values, strict=True))
+    others = values if is_rdd(values) else rows.context.parallelize(list(values))
+    if rows.count() != others.count():
+        raise DataError(f"there must be a label for each image; got {others.count()} for {rows.count()} images.")
+    first, second = (each.zipWithIndex().map(lambda pair: pair[::-1]) for each in (rows, others))
+    return first.join(second).sortByKey(numPartitions=rows.getNumPartitions()).values()
 
 
 def _with(key: str, row: Row, value: Any) -> Row:
@@ -238,10 +188,10 @@ class ImageSet(RowSet):
             with_label: Whether the names of the folders of images are their labels.
             one_based_label: Whether labels count from 1, else from 0.
         """
-        paths = _files(path, IMAGES)
-        labels = _classes(path, paths, int(one_based_label)) if with_label else {}
+        paths = files_at(path, IMAGES)
+        labels = classes_of(path, paths, int(one_based_label)) if with_label else {}
         row = partial(_image, height=resize_height, width=resize_width, codec=image_codec)
-        return cls.of(_Reading(row, labels).all(paths, sc, min_partitions), labels or None)
+        return cls.of(FileReader(row, labels).all(paths, sc, min_partitions), labels or None)
 
     @staticmethod
     def from_rdds(image_rdd: Any, label_rdd: Any = None) -> DistributedImageSet:
@@ -253,9 +203,25 @@ class ImageSet(RowSet):
         """Return the images of a frame, which is a set of images itself."""
         return image_frame
 
-    read_parquet = write_parquet = refusal(
-        "Parquet of an ImageFrame", "use ParquetDataset and write_parquet of orca_classic.data.image"
-    )
+    @classmethod
+    def write_parquet(cls, path: str, output: str, sc: Any, partition_num: int = 1) -> None:
+        """Write the image files of a folder or a pattern as Parquet with the columns uri and image.
+
+        Args:
+            path: The path of the images.
+            output: The folder of the Parquet files, which Spark writes.
+            sc: The SparkContext.
+            partition_num: How many files to write.
+        """
+        from pyspark.sql import SparkSession
+
+        rows = FileReader(_file_row).all(files_at(path, IMAGES), sc, partition_num)
+        SparkSession(sc).createDataFrame(rows, "uri string, image binary").write.parquet(output)
+
+    @classmethod
+    def read_parquet(cls, path: str, sc: Any) -> ImageSet:
+        """Return the images of Parquet files with the columns uri and image, in an RDD."""
+        return cls.of(records_of(path, sc, ("uri", "image")).map(_of_file))
 
     def to_image_frame(self) -> ImageSet:
         """Return the images as a frame, which has the same verbs."""
@@ -282,8 +248,7 @@ class ImageSet(RowSet):
 
     def set_label(self, label: Any) -> ImageSet:
         """Set the labels: a list, or an RDD in the order of the images."""
-        pairs = self.rows.zip(label) if _is_rdd(self.rows) else list(zip(self.rows, label, strict=True))
-        self.rows = _mapped(pairs, lambda pair: _with("label", *pair))
+        self.rows = mapped(_paired(self.rows, label), lambda pair: _with("label", *pair))
         return self
 
     @staticmethod
@@ -327,7 +292,7 @@ def _part(key: str, words: str, default: Any = None) -> Any:
 
 
 class TextFeature:
-    """A text with its parts: label, uri, tokens, indices and Sample."""
+    """A text with its parts: label, uri, tokens, indexedTokens and Sample."""
 
     def __init__(self, text: str | None = None, label: Any = None, uri: str | None = None, jvalue: Any = None) -> None:
         values = {"text": text, "label": label, "uri": uri}
@@ -402,7 +367,7 @@ class WordIndexer(TextTransformer):
     """Words as their numbers; words without one are dropped."""
 
     map: dict[str, int]
-    makes, needs = "indices", ("tokens", "tokenize()")
+    makes, needs = "indexedTokens", ("tokens", "tokenize()")
 
     def _made(self, part: list[str]) -> list[int]:
         return [self.map[word] for word in part if word in self.map]
@@ -415,7 +380,7 @@ class SequenceShaper(TextTransformer):
     len: int
     trunc_mode: str = "pre"
     pad_element: int = 0
-    makes, needs = "indices", ("indices", "word2idx()")
+    makes, needs = "indexedTokens", ("indexedTokens", "word2idx()")
 
     def __post_init__(self) -> None:
         if self.trunc_mode not in ("pre", "post"):
@@ -431,7 +396,7 @@ class SequenceShaper(TextTransformer):
 class TextFeatureToSample(TextTransformer):
     """A text as a Sample of its numbers, and of its label if it has one."""
 
-    makes, needs = "sample", ("indices", "word2idx() and shape_sequence()")
+    makes, needs = "sample", ("indexedTokens", "word2idx() and shape_sequence()")
 
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return the text with its Sample."""
@@ -448,18 +413,18 @@ class TextSet(RowSet):
     @classmethod
     def read(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
         """Return the text files of a folder whose folders are the classes, which count from 0."""
-        paths = _files(path)
-        return cls.of(_Reading(_whole_text, _classes(path, paths, 0)).all(paths, sc, min_partitions))
+        paths = files_at(path)
+        return cls.of(FileReader(_whole_text, classes_of(path, paths, 0)).all(paths, sc, min_partitions))
 
     @classmethod
     def read_csv(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
         """Return the texts of files with lines `id,text`."""
-        return cls.of(_mapped(_lines(path, sc, min_partitions), lambda line: _text(*_cells(line, 2))))
+        return cls.of(mapped(lines_of(path, sc, min_partitions), lambda line: _text(*_cells(line, 2))))
 
     @classmethod
     def read_parquet(cls, path: str, sc: Any = None) -> TextSet:
         """Return the texts of Parquet files with the columns id and text."""
-        return cls.of(_mapped(_records(path, sc, ("id", "text")), lambda row: _text(*row)))
+        return cls.of(mapped(records_of(path, sc, ("id", "text")), lambda row: _text(*row)))
 
     @classmethod
     def from_relation_pairs(cls, relations: Any, corpus1: TextSet, corpus2: TextSet) -> TextSet:
@@ -473,8 +438,8 @@ class TextSet(RowSet):
 
     @classmethod
     def _related(cls, relations: Any, corpus1: TextSet, corpus2: TextSet, cut: Callable[[Any], Any]) -> TextSet:
-        first, second = (_mapped(corpus.rows, _numbered) for corpus in (corpus1, corpus2))
-        kinds = [_is_rdd(each) for each in (relations, first, second)]
+        first, second = (mapped(corpus.rows, _numbered) for corpus in (corpus1, corpus2))
+        kinds = [is_rdd(each) for each in (relations, first, second)]
         if len(set(kinds)) > 1:
             raise ArgumentError("relations and both corpora must be all here, or all in RDDs. Use to_local().")
         if kinds[0]:
@@ -519,8 +484,8 @@ class TextSet(RowSet):
             min_freq: How often a word must occur.
             existing_map: Numbers that words have already; new words follow.
         """
-        words = _mapped(self.rows, lambda row: row.need("tokens", "tokenize()"))
-        if _is_rdd(words):
+        words = mapped(self.rows, lambda row: row.need("tokens", "tokenize()"))
+        if is_rdd(words):
             counts = words.flatMap(lambda some: Counter(some).items()).reduceByKey(lambda a, b: a + b).collectAsMap()
         else:
             counts = Counter(word for some in words for word in some)
@@ -570,7 +535,7 @@ class TextSet(RowSet):
 
     def load_word_index(self, path: str) -> TextSet:
         """Read the number of each word."""
-        return self.set_word_index(json.loads(_content(path)))
+        return self.set_word_index(json.loads(content_of(path)))
 
     get_texts = _getter("Return the texts.", TextFeature.get_text)
     get_uris = _getter("Return the URIs of the texts.", TextFeature.get_uri)
@@ -619,12 +584,12 @@ class Relations:
     @staticmethod
     def read(path: str, sc: Any = None, min_partitions: int = 1) -> Any:
         """Return the relations of files with lines `id1,id2,label`: a list, or an RDD with sc."""
-        return _mapped(_lines(path, sc, min_partitions), lambda line: _relation(*_cells(line, 3)))
+        return mapped(lines_of(path, sc, min_partitions), lambda line: _relation(*_cells(line, 3)))
 
     @staticmethod
     def read_parquet(path: str, sc: Any = None) -> Any:
         """Return the relations of Parquet files with the columns id1, id2 and label."""
-        return _mapped(_records(path, sc, ("id1", "id2", "label")), lambda row: _relation(*row))
+        return mapped(records_of(path, sc, ("id1", "id2", "label")), lambda row: _relation(*row))
 
 
 def _relation(id1: str, id2: str, label: Any) -> Relation:
@@ -644,7 +609,7 @@ def _cells(line: str, count: int) -> list[str]:
 
 
 def _numbered(row: TextFeature) -> tuple[str, list[int]]:
-    return row.get_uri(), row.need("indices", "word2idx() and shape_sequence()")
+    return row.get_uri(), row.need("indexedTokens", "word2idx() and shape_sequence()")
 
 
 def _other(item: tuple[str, tuple[Relation, list[int] | None]]) -> tuple[str, tuple[str, int, list[int]]]:
@@ -714,7 +679,7 @@ class FeatureSet:
         """Return the set after a preprocessing of its images, texts or rows."""
         data, step = self.data, _Step(transformer)
         return FeatureSet(
-            data.transform(transformer) if hasattr(data, "transform") else _mapped(data, step), self.shuffle
+            data.transform(transformer) if hasattr(data, "transform") else mapped(data, step), self.shuffle
         )
 
     def to_dataset(self) -> FeatureSet:

@@ -22,6 +22,7 @@ from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.penalties import penalised, weights_of_kind
 from orca.rows.tree import flatten, map_tree, unflatten
 from orca_classic.bigdl.refusals import CAFFE, refusal
+from orca_classic.bigdl.topology import Topology, begins, ordered
 from orca_classic.zoo.sample import JTensor
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
@@ -165,6 +166,7 @@ class Layer:
 
     signature: ClassVar[inspect.Signature] = inspect.Signature()
     made_by: ClassVar[Any] = None
+    is_source: ClassVar[bool] = False  # whether it is a graph's without an input
     kind: ClassVar[str] = ""  # the name of the row, which a program's own subclass shares
     _twin: Layer | None = None  # a copy that is frozen and unfrozen with this layer
 
@@ -633,7 +635,7 @@ class LayerGraph(nn.Module):
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-class Model(Container):
+class Model(Topology, Container):
     """A graph from input nodes to output nodes.
 
     Example:
@@ -648,25 +650,25 @@ class Model(Container):
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         self.inputs, self.outputs = _nodes(arguments["inputs"], "inputs"), _nodes(arguments["outputs"], "outputs")
-        order = _order(self.inputs, self.outputs)
+        order = ordered(self.inputs, self.outputs)
         places = {id(node): place for place, node in enumerate(self.inputs)}
         values = places | {id(node): place for place, node in enumerate(order, len(self.inputs))}
-        self.layers = list({id(node.layer): node.layer for node in order}.values())
-        which = {id(part): place for place, part in enumerate(self.layers)}
+        self.layers = list(self.parts)
+        which = {id(part): place for place, part in enumerate(self.parts)}
         steps = [
-            (which[id(node.layer)], [places[id(node)]] if _begins(node) and id(node) in places
+            (which[id(node.layer)], [places[id(node)]] if begins(node) and id(node) in places
              else [values[id(before)] for before in node.previous])
             for node in order
         ]  # fmt: skip
         outputs = [values[id(node)] for node in self.outputs]
-        names = [part.name() for part in self.layers]
-        return LayerGraph([part.module for part in self.layers], names, steps, len(self.inputs), outputs)
+        names = [part.name() for part in self.parts]
+        return LayerGraph([part.module for part in self.parts], names, steps, len(self.inputs), outputs)
 
     add = refusal("add of a graph", "call layers with nodes, and make a Model of its inputs and outputs")
 
     def node(self, name: str) -> Node:
         """Return the node of the layer of a name."""
-        for node in [*self.inputs, *_order(self.inputs, self.outputs)]:
+        for node in [*self.inputs, *ordered(self.inputs, self.outputs)]:
             if node.layer.name() == name:
                 return node
         raise ArgumentError(f"there is no node {name!r}; there are {', '.join(part.name() for part in self.layers)}.")
@@ -676,7 +678,7 @@ class Model(Container):
 
     def stop_gradient(self, stop_layers: Sequence[str]) -> Model:
         """Stop gradients at these layers, which must be layers of the graph itself."""
-        names = [part.name() for part in self.layers]
+        names = [part.name() for part in self.parts]
         if inner := [self.layer_named(name) for name in stop_layers if name not in names]:
             raise ArgumentError(f"{inner[0]} is inside another layer of {self}, which has {', '.join(names)}.")
         self.module.stops, self.module.names = set(stop_layers), names  # type: ignore[assignment]
@@ -685,7 +687,7 @@ class Model(Container):
     def steps(self) -> dict[str, Any]:
         """Return the steps of the graph as files store them; stopped layers by their current names."""
         graph: Any = self.module
-        stops = [part.name() for part, name in zip(self.layers, graph.names, strict=True) if name in graph.stops]
+        stops = [part.name() for part, name in zip(self.parts, graph.names, strict=True) if name in graph.stops]
         steps = [[which, list(places)] for which, places in graph.steps]
         return {"steps": steps, "inputs": graph.inputs, "outputs": graph.outputs, "stops": stops}
 
@@ -695,12 +697,11 @@ class Model(Container):
 
     def freeze_up_to(self, names: Sequence[str] | str) -> None:
         """Freeze the layers of these names, and all before them."""
-        for node in _order(self.inputs, self._nodes_named(names)):
+        for node in ordered(self.inputs, self._nodes_named(names)):
             node.layer.freeze()
 
     train = refusal("train of a graph of TensorFlow 1", "use Estimator.from_graph")
     set_input_formats = set_output_formats = refusal("set_input_formats", "say data_format of the layers")
-    save_graph_topology = refusal("save_graph_topology", "print(model.to_torch()) shows the layers")
 
     @staticmethod
     def loadModel(modelPath: str, weightPath: str | None = None, bigdl_type: str = "float") -> Any:
@@ -900,28 +901,3 @@ def _nodes(nodes: Any, what: str) -> list[Node]:
             f"{', '.join(wrong) or 'none'}."
         )
     return nodes
-
-
-def _begins(node: Node) -> bool:
-    """Say whether a node is a layer without inputs, such as Linear(2, 3)(), not an Input."""
-    return type(node) is Node and not node.previous
-
-
-def _order(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
-    """Return the nodes from the inputs to the outputs in topological order."""
-    input_ids = {id(node) for node in inputs}
-    order_ids, order = {id(node) for node in inputs if not _begins(node)}, []
-    stack = [(node, False) for node in reversed(outputs)]
-    while stack:
-        node, ready = stack.pop()
-        if id(node) in order_ids:
-            continue
-        if ready:
-            order_ids.add(id(node))
-            order.append(node)
-        elif not (node.previous or id(node) in input_ids or getattr(node.layer, "is_source", False)):
-            raise ArgumentError(f"{node.layer} has no nodes before it and is not among the inputs of the Model.")
-        else:
-            stack.append((node, True))
-            stack += [(before, False) for before in reversed(node.previous)]
-    return order

@@ -32,11 +32,14 @@ class Net:
     load = load_bigdl
 
     @staticmethod
-    def load_torch(path: Any, bigdl_type: str = "float") -> Any:
-        """Return the layer of a TorchScript file."""
+    def load_torch(path: Any, bigdl_type: str = "float", weights_only: bool = True) -> Any:
+        """Return the layer of a TorchScript file; with weights_only=False, of one that torch.save(model) wrote.
+
+        The latter runs the code in it: only for files that you trust.
+        """
         from orca_classic.bigdl.layer import Layer
 
-        return Layer.of(_script(path))
+        return Layer.of(_script(path, weights_only))
 
     @staticmethod
     def load_tf(path: str, *args: Any, **kwargs: Any) -> Any:
@@ -76,9 +79,15 @@ class InferenceModel:
 
     load = load_bigdl
 
-    def load_torch(self, model_path: Any) -> None:
-        """Load a TorchScript file, or take a torch module."""
-        self._load(_torch, model_path)
+    def load_torch(self, model_path: Any, weights_only: bool = True) -> None:
+        """Load a TorchScript file, or take a torch module.
+
+        Args:
+            model_path: The path, or the module.
+            weights_only: False also loads a file that torch.save(model) wrote, which runs the code in it: only for
+                files that you trust.
+        """
+        self._load(_torch, model_path, weights_only)
 
     def load_openvino(self, model_path: str, weight_path: str | None = None, batch_size: int = 0) -> None:
         """Load an OpenVINO model: .xml, with the .bin beside it unless its path is given; or .onnx."""
@@ -134,13 +143,15 @@ def _bigdl(path: str, weight_path: str | None) -> Any:
     return partial(predicted, Net.load_bigdl(path, weight_path).training(False))
 
 
-def _torch(model: Any) -> Any:
+def _torch(model: Any, weights_only: bool) -> Any:
     import torch
 
     from orca_classic.bigdl.layer import _arrays
 
     is_module = isinstance(model, torch.nn.Module)
-    module = (copy.deepcopy(model) if is_module else _script(model)).eval()  # the user's own keeps its mode
+    module = (
+        copy.deepcopy(model) if is_module else _script(model, weights_only)
+    ).eval()  # the user's own keeps its mode
 
     def answer(inputs: Any) -> Any:
         arrays = inputs if isinstance(inputs, list) else [inputs]
@@ -151,7 +162,7 @@ def _torch(model: Any) -> Any:
     return answer
 
 
-def _script(path: Any) -> Any:
+def _script(path: Any, weights_only: bool) -> Any:
     import torch
 
     from orca.storage.files import filesystem
@@ -159,13 +170,23 @@ def _script(path: Any) -> Any:
     fs, place = filesystem(path)
     if not fs.isfile(place):
         raise ArgumentError(f"there is no model at {path}. Check the path given to torch.jit.save().")
-    try:
-        with fs.open(place, "rb") as file:
+    with fs.open(place, "rb") as file:
+        try:
             return torch.jit.load(file)
-    except RuntimeError as error:
+        except RuntimeError as error:
+            if weights_only:
+                raise ArgumentError(
+                    f"{path} is no TorchScript file. Write one with torch.jit.save(torch.jit.trace(module, example), "
+                    "path). If torch.save(model, path) wrote it, it runs code when it is loaded: pass "
+                    "weights_only=False if you trust it."
+                ) from error
+        file.seek(0)
+        module = torch.load(file, map_location="cpu", weights_only=False)
+    if not isinstance(module, torch.nn.Module):
         raise ArgumentError(
-            f"{path} is no TorchScript file. Write one with torch.jit.save(torch.jit.trace(module, example), path)."
-        ) from error
+            f"{path} holds a {type(module).__name__}, no module. Write one with torch.save(model, path)."
+        )
+    return module
 
 
 def _kept(dtype: Any) -> Any:
@@ -234,12 +255,10 @@ class Estimator(Trainer):
             validation_method: Validation methods.
             batch_size: Rows of one step over all workers.
         """
-        from orca_classic.bigdl.training import metrics_for
-
         est = self._estimator(criterion)
         est.fit(
             train_set, None if end_trigger else 1, batch_size, end_trigger=end_trigger, validation_data=validation_set,
-            checkpoint_trigger=checkpoint_trigger, validation_methods=metrics_for(validation_method),
+            checkpoint_trigger=checkpoint_trigger, validation_methods=validation_method,
         )  # fmt: skip
         trained(est, self.model)
         return self

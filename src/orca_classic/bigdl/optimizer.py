@@ -174,8 +174,6 @@ class BaseOptimizer(Trainer):
             resume: Whether to resume from the newest checkpoint under the path of `set_checkpoint`, if there is one:
                 in another program, after the first one was interrupted.
         """
-        from orca_classic.bigdl.training import metrics_for
-
         trigger, path, keeps_one = self.checkpoint
         if any(self.summaries):
             self.board = SummaryPair(*self.summaries)
@@ -183,7 +181,7 @@ class BaseOptimizer(Trainer):
         est.fit(
             self.data, batch_size=self.batch_size, end_trigger=self.end_trigger, checkpoint_trigger=trigger,
             keep_checkpoints=1 if keeps_one else None, resume=resume,
-            **{**self.validation, "validation_methods": metrics_for(self.validation.get("validation_methods"))},
+            **self.validation,
         )  # fmt: skip
         return trained(est, self.model)
 

@@ -65,8 +65,5 @@ CONVERTER = _refused(dict.fromkeys(("DefinitionLoader", "WeightLoader", "Weights
 BACKEND = _refused(dict.fromkeys(("KerasModelWrapper", "use_bigdl_backend", "with_bigdl_backend"), _KERAS1))
 VISION = _refused({
     **dict.fromkeys(("DetectionCrop", "RandomSampler", "RoiProject", "RoiHFlip", "RoiResize", "RoiNormalize"), _ROI),
-    "FixExpand": "use Filler, or torchvision.transforms.v2",
-    "RandomAlterAspect": "use RandomAspectScale and RandomCrop",
-    "RandomCropper": "use RandomCrop and HFlip", "RandomResize": "use RandomAspectScale",
     "SeqFileFolder": "read images with ImageSet.read, or a Parquet dataset of orca_classic.data.image",
 })  # fmt: skip

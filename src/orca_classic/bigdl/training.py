@@ -6,7 +6,7 @@ An RDD of Samples becomes XShards of blocks of rows; the Estimator does the rest
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,15 +14,17 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from orca.core.metrics import Metric
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.learner import evaluating
-from orca.rows.tree import cut_rows, rows_of
+from orca.rows.tree import cut_rows, flatten, listed, map_tree, rows_of
 from orca_classic.bigdl.layer import Layer, LayerEntry, _arrays, _tensors, run
 from orca_classic.bigdl.validation import Loss
 from orca_classic.zoo.sample import EvaluatedResult, JTensor, Sample
 
+_LOSS = "criterion_loss"  # the name of the validation method Loss as a metric: "loss" is that of the training
 BLOCK = 256  # rows of one forward pass, or of one shard
 
 
@@ -155,7 +157,7 @@ def _answers(net: Any, size: int, sample: Any, join: Any, rows: Iterable[Any]) -
     rows = iter(rows)
     while some := list(islice(rows, size)):
         output = _call(net, stacked([sample(row) for row in some] if sample else some)["x"])
-        outputs = zip(*output, strict=True) if isinstance(output, list) else output
+        outputs = map(list, zip(*output, strict=True)) if isinstance(output, list) else output
         yield from map(join, some, outputs) if join else outputs
 
 
@@ -192,16 +194,43 @@ def evaluated(layer: Any, data: Any, batch_size: int, methods: Any) -> list[Eval
 
 
 def metrics_for(methods: Any) -> Any:
-    """Return validation methods as the Estimator takes metrics, which always reports the loss of the training."""
-    if methods is None:
-        return None
-    metrics = []
-    for each in methods if isinstance(methods, list | tuple) else [methods]:
-        if not isinstance(each, Loss):
-            metrics.append(each)
-        elif type(each.criterion).__name__ != "ClassNLLCriterion":
-            metrics.append(each.named(f"LossOf{type(each.criterion).__name__}"))
-    return metrics
+    """Return validation methods as the Estimator takes metrics: a Loss has another name there."""
+    if methods is None or isinstance(methods, dict):
+        return methods
+    return [each.named(_LOSS) if isinstance(each, Loss) else each for each in listed(methods)]
+
+
+class BigdlValidations:
+    """An Estimator whose validations are BigDL's: their loss is that of the validation method Loss, if there is one.
+
+    BigDL asks at each step whether an epoch has ended since it asked before: a first epoch of one step has no
+    validation in the summary.
+    """
+
+    def _remember(self, history: Any, *args: Any) -> None:
+        for line in history.epochs:
+            for stats in (line, *line.get("validations", ())):
+                if f"val_{_LOSS}" in stats:
+                    stats["val_loss"] = stats.pop(f"val_{_LOSS}")
+        super()._remember(history, *args)  # type: ignore[misc]
+
+    def _summary_lines(self, lines: Sequence[dict[str, Any]], first_step: int) -> Sequence[dict[str, Any]]:
+        if first_step > 1 or not lines or lines[0]["batch_count"] != 1:
+            return lines
+        validation = [key for key in lines[0] if key.startswith("val")]
+        return [{key: value for key, value in lines[0].items() if key not in validation}, *lines[1:]]
+
+
+def with_loss(statistics: dict[str, Any]) -> dict[str, Any]:
+    """Return the statistics of an evaluation with the validation method Loss under its own name."""
+    return {"Loss" if key == _LOSS else key: value for key, value in statistics.items()}
+
+
+def syncs_batchnorm(model: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a layer with batch normalization takes its statistics over the rows of all workers."""
+    if not isinstance(model, Layer) or type(model).to_torch is not Layer.to_torch or options.get("accumulate", 1) != 1:
+        return False
+    return any(isinstance(module, _BatchNorm) for module in model.module.modules())
 
 
 def entry_of(layer: Any) -> torch.nn.Module:
@@ -231,7 +260,18 @@ def _count(net: torch.nn.Module, pieces: Iterable[dict[str, Any]], metrics: list
 
 
 def _call(net: torch.nn.Module, x: Any) -> Any:
-    """Return the output for some rows in evaluation mode."""
+    """Return the output for some rows in evaluation mode.
+
+    A layer such as Squeeze() drops the dimension of a single row: the model sees that row twice.
+    """
+    output, rows = _forward(net, x), rows_of(x)
+    if rows == 1 and any(np.shape(leaf)[:1] != (1,) for leaf in flatten(output)[0]):
+        twice = _forward(net, map_tree(lambda leaf: np.repeat(leaf, 2, axis=0), x))
+        return cut_rows(twice, slice(0, 1)) if rows_of(twice) == 2 else output
+    return output
+
+
+def _forward(net: torch.nn.Module, x: Any) -> Any:
     inputs = [_tensors(part) for part in (x if isinstance(x, list | tuple) else [x])]
     with torch.no_grad(), evaluating([net]):
         if isinstance(net, LayerEntry):  # run names the layer in errors

@@ -21,7 +21,7 @@ from orca_classic.bigdl.featuresets import LocalImageSet as LocalImageFrame
 from orca_classic.bigdl.featuresets import Pipeline
 
 # Steps whose names here lack the word Image.
-STEPS = ("AspectScale", "Brightness", "BytesToMat", "CenterCrop", "ChannelOrder", "ColorJitter", "Contrast", "Expand", "Filler", "FixedCrop", "HFlip", "Hue", "PixelBytesToMat", "PixelNormalize", "RandomAspectScale", "RandomCrop", "Resize", "Saturation")  # fmt: skip
+STEPS = ("AspectScale", "Brightness", "BytesToMat", "CenterCrop", "ChannelOrder", "ColorJitter", "Contrast", "Expand", "Filler", "FixExpand", "FixedCrop", "HFlip", "Hue", "PixelBytesToMat", "PixelNormalize", "RandomAlterAspect", "RandomAspectScale", "RandomCrop", "RandomCropper", "RandomResize", "Resize", "Saturation")  # fmt: skip
 __all__ = [
     "ChannelNormalize", "ChannelScaledNormalizer", "DistributedImageFrame", "FeatureTransformer", "ImageFeature", "ImageFrame",
     "ImageFrameToSample", "LocalImageFrame", "MatToFloats", "MatToTensor", "Pipeline", "RandomTransformer", *STEPS, *refusals.VISION,

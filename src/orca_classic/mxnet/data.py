@@ -118,7 +118,7 @@ class Making:
         """
         whole = self.spec.batch_size or DEFAULT_BATCH
         start, stop = even_split(whole, self.ranks)[self.rank]
-        with one_at_a_time(self.spec.serialize):
+        with one_at_a_time(self.spec.lock):
             data, store = self._call(max(stop - start, 1))
             if not store.asked and self.ranks > 1:
                 data, store = self._call(whole)

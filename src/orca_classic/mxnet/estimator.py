@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from orca.core.arguments import checked
-from orca.core.engine import Engine, Settings, threads_asked_for
+from orca.core.engine import Engine, Settings
 from orca.core.metrics import Metric
 from orca.core.source import DataSpec, Source
 from orca.core.units import natural, positive
@@ -88,7 +88,7 @@ class MxnetEstimator(TrainingEstimator):
             seed=seed,
             settings=Settings(
                 stall_timeout,
-                threads=runner_cores or threads_asked_for(),
+                threads=runner_cores or 0,
                 log_to_driver=log_to_driver,
                 start_timeout=start_timeout,
             ),

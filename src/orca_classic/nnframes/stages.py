@@ -6,6 +6,7 @@ A stage calls `fit` and `predict` of an Estimator on a DataFrame, whose cells th
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -19,7 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, LongType, NumericType
 from torch import nn
 
-from orca.core.source import DEFAULT_BATCH, DataSpec
+from orca.cluster.context import OrcaContext
+from orca.core.source import DataSpec
 from orca.core.triggers import Moment, trigger_of
 from orca.errors import ArgumentError, DataError
 from orca.estimators.torch import TorchEstimator
@@ -35,9 +37,9 @@ from orca_classic.bigdl.feature.preprocessing import (
 from orca_classic.bigdl.layer import Layer
 from orca_classic.bigdl.optimizer import SummaryPair
 from orca_classic.bigdl.optimizers import SGD, OptimMethod, TorchOptim
-from orca_classic.bigdl.training import metrics_for
+from orca_classic.bigdl.training import BigdlValidations, metrics_for, syncs_batchnorm
 from orca_classic.nnframes.files import Setting, StageReader, StageWriter
-from orca_classic.nnframes.wrappers import TorchModel
+from orca_classic.nnframes.wrappers import TorchLoss, TorchModel
 
 FOREVER = 2**31  # epochs, where a trigger says when to end
 CACHE_LEVELS = ("DRAM", "PMEM", "DISK_AND_DRAM")
@@ -145,7 +147,7 @@ class Writable(Params, MLWritable, MLReadable[Any]):
         return StageReader(cls)
 
 
-class FrameEstimator(TorchEstimator):
+class FrameEstimator(BigdlValidations, TorchEstimator):
     """The Estimator behind a stage: it reads the columns of a DataFrame by preprocessing."""
 
     readers: Mapping[str, Callable[[Any, str], Any]] = {}
@@ -315,9 +317,10 @@ class NNEstimator(
         estimator: Any = FrameEstimator.from_torch(
             model=self.model.source if isinstance(self.model, TorchModel) else torch_of(self.model),
             optimizer=self._method(),
-            loss=torch_of(self.criterion),
+            loss=loss_of(self.criterion),
             loss_reduction=getattr(self.criterion, "reduction", None) if hasattr(self.criterion, "to_torch") else None,
             backend="bigdl",
+            sync_batchnorm=syncs_batchnorm(self.model, {}),
             model_dir=self._checkpoint()[0],
             **(self.getOrDefault("clipping") or {}),
         )
@@ -428,7 +431,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
         self._original = model_of(model)
         self._estimator: FrameEstimator | None = None
         self._setDefault(
-            batchSize=DEFAULT_BATCH,
+            batchSize=4 * _cores(),
             samplePreprocessing=preprocessing_of(feature_preprocessing, "feature_preprocessing"),
         )
 
@@ -569,6 +572,12 @@ def _check_frame(dataset: Any, verb: str) -> None:
         )
 
 
+def _cores() -> int:
+    """Return the cores of the cluster that is up, 1 if there is none."""
+    cluster = OrcaContext.cluster()
+    return 1 if cluster is None else cluster.num_nodes * (cluster.cores or 1)
+
+
 def _refuse(jvalue: Any) -> None:
     if jvalue is not None:
         raise ArgumentError("no stage lives in a JVM here: leave jvalue out, and pass the model itself.")
@@ -577,6 +586,12 @@ def _refuse(jvalue: Any) -> None:
 def torch_of(thing: Any) -> Any:
     """Return a model or a criterion as torch knows it."""
     return thing.to_torch() if hasattr(thing, "to_torch") else thing
+
+
+def loss_of(criterion: Any) -> Any:
+    """Return a criterion as torch calls losses: a function gets several outputs, and several labels, as lists."""
+    is_function = inspect.isfunction(criterion) and len(inspect.signature(criterion).parameters) == 2
+    return torch_of(TorchLoss.from_pytorch(criterion) if is_function else criterion)
 
 
 def trained(model: Any, net: nn.Module) -> Any:

@@ -46,6 +46,15 @@ class BinaryAccuracy(ours.BinaryAccuracy):
     def __init__(self, threshold: float = 0.5) -> None:
         super().__init__(threshold)
 
+    def __call__(self, output: Any, target: Any, threshold: float | None = None) -> Any:
+        """Count a batch, cut at the given threshold; return the value over this batch alone."""
+        if threshold is None:
+            return super().__call__(output, target)
+        other = BinaryAccuracy(threshold)
+        value = other(output, target)
+        self.merge(other.state())
+        return value
+
 
 class AUC(ours.AUC):
     """The exact area under the ROC curve, of any scores: the number of thresholds is accepted, and not needed."""
@@ -68,7 +77,7 @@ class AUROC(AUC):
 
 
 class _ManyClassesMetric(PositivesMetric):
-    """A metric that averages over all decisions of more than two classes, as torchmetrics does by default.
+    """A metric that averages over all decisions of several classes, as torchmetrics did by default.
 
     It cuts single outputs at 0.5 unless it has another threshold, whatever the loss.
     """
@@ -78,7 +87,7 @@ class _ManyClassesMetric(PositivesMetric):
 
     def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
         """Return true positives, false positives and false negatives, added up over several classes."""
-        if output.ndim < 2 or output.shape[1] < 3 or output.shape == target.shape:
+        if output.ndim < 2 or output.shape[1] < 2 or output.shape == target.shape:
             return super().tally(output, target)
         scores, labels = classes_last(self.name, output, target)
         right = (largest(scores) == labels).sum()

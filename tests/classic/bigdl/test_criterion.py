@@ -143,7 +143,7 @@ row(C.HingeEmbeddingCriterion, X, SIGNS, lambda x: torch.where(T(SIGNS) > 0, x, 
 row(C.DistKLDivCriterion, NLL, P[::-1].copy(), lambda x: (T(P[::-1].copy()) * (T(P[::-1].copy()).log() - x)).sum(),
     count=12)
 row(C.DistKLDivCriterion, NLL, BITS, lambda x: -(T(BITS) * x).sum(), count=12)
-row(C.CategoricalCrossEntropy, P, BITS, lambda x: -(T(BITS) * x.log()).sum() / 4)
+row(C.CategoricalCrossEntropy, P, BITS, lambda x: -(T(BITS) * (x / x.sum(1, keepdim=True)).log()).sum() / 4)
 row(C.KullbackLeiblerDivergenceCriterion, P, P[::-1].copy(),
     lambda x: (T(P[::-1].copy()) * (T(P[::-1].copy()) / x).log()).sum() / 4)
 row(C.PoissonCriterion, P, Y, lambda x: (x - T(Y) * (x + 1e-07).log()).sum() / 12)
@@ -405,3 +405,12 @@ def test_softmax_with_says_what_it_is_over_rows() -> None:
 def test_margins_and_corners_have_no_class_of_padding(criterion: Any) -> None:
     with pytest.raises(DataError, match="got -1"):
         criterion.forward(np.zeros((2, 120)), np.array([-1, 2]))
+
+
+def test_probabilities_of_a_categorical_cross_entropy_are_divided_by_their_sum() -> None:
+    loss = C.CategoricalCrossEntropy()
+    assert loss.forward(np.array([[0.2, 0.2]]), np.array([[1.0, 0.0]])) == pytest.approx(np.log(2), rel=1e-6)
+    keras = pytest.importorskip("keras")
+    chances, truth = np.random.default_rng(0).random((7, 3)), np.eye(3)[[0, 1, 2, 0, 1, 2, 0]]
+    expected = float(np.mean(keras.losses.categorical_crossentropy(truth, chances)))
+    assert loss.forward(chances, truth) == pytest.approx(expected, rel=1e-5)

@@ -201,3 +201,33 @@ def test_mnist_is_read_from_its_files(tmp_path: Path) -> None:
         datasets.read_data_sets(str(tmp_path / "none"))
     sample = datasets.normalizer(Sample.from_ndarray(np.array([3.0]), 1), 1.0, 2.0)
     assert sample.feature.to_ndarray().tolist() == [1]
+
+
+def test_parts_of_a_text_have_their_names() -> None:
+    (text,) = LocalTextSet(["The cat"], [0]).tokenize().word2idx().shape_sequence(2).generate_sample().rows
+    assert text.keys() == ["text", "label", "tokens", "indexedTokens", "sample"]
+
+
+def test_labels_of_images_in_an_rdd_are_set_in_their_order(spark: Any) -> None:
+    mats = [np.full((1, 1, 3), at, np.uint8) for at in range(5)]
+    context = spark.sparkContext
+    for labels in ([5, 6, 7, 8, 9], context.parallelize([5, 6, 7, 8, 9], 2)):
+        images = ImageSet.from_rdds(context.parallelize(mats, 3)).set_label(labels)
+        assert images.get_label().collect() == [5, 6, 7, 8, 9]
+        assert [int(mat[0, 0, 0]) for mat in images.get_image(to_chw=False).collect()] == [0, 1, 2, 3, 4]
+    with pytest.raises(DataError, match="a label for each image; got 1 for 5 images"):
+        ImageSet.from_rdds(context.parallelize(mats, 3)).set_label([1])
+
+
+def test_images_go_through_parquet(spark: Any, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for folder in ("a", "b"):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        image.fromarray(np.full((4, 6, 3), ord(folder), np.uint8)).save(tmp_path / "images" / folder / "x.png")
+    from bigdl.transform.vision.image import BytesToMat, ImageFrame
+
+    ImageFrame.write_parquet(str(tmp_path / "images" / "*"), str(tmp_path / "parquet"), spark.sparkContext, 2)
+    frame = ImageFrame.read_parquet(str(tmp_path / "parquet"), spark.sparkContext)
+    images = sorted(frame.transform(BytesToMat()).get_image().collect(), key=np.max)
+    assert frame.is_distributed() and [(mat.shape, mat.max()) for mat in images] == [((3, 4, 6), 97), ((3, 4, 6), 98)]
+    assert sorted(uri.rsplit("/", 2)[1] for uri in frame.get_uri().collect()) == ["a", "b"]

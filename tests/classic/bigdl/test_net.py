@@ -111,6 +111,21 @@ def test_models_and_data_of_tensorflow_are_taken(tmp_path: Path) -> None:
     np.testing.assert_allclose(Net.load_tf(str(tmp_path / "frozen")).forward(X), X * 3, rtol=1e-5)
 
 
+def test_file_of_a_whole_module_is_loaded_where_it_is_trusted(tmp_path: Path) -> None:
+    module, path = torch.nn.Linear(4, 2), str(tmp_path / "whole.pt")
+    torch.save(module, path)
+    serving = InferenceModel()
+    with pytest.raises(ArgumentError, match="it runs code when it is loaded: pass weights_only=False if you trust it"):
+        serving.load_torch(path)
+    serving.load_torch(path, weights_only=False)
+    np.testing.assert_allclose(serving.predict(X), module(torch.tensor(X)).detach().numpy(), rtol=1e-5)
+    layer = Net.load_torch(path, weights_only=False)
+    np.testing.assert_allclose(layer.forward(X), serving.predict(X), rtol=1e-5)
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "state.pt")
+    with pytest.raises(ArgumentError, match=r"state\.pt holds a dict, no module"):
+        serving.load_torch(str(tmp_path / "state.pt"), weights_only=False)
+
+
 def test_files_that_hold_no_model_are_named(tmp_path: Path) -> None:
     torch.save({"weight": torch.zeros(2)}, tmp_path / "state.pt")
     (tmp_path / "model.xml").write_text("<nothing/>")

@@ -294,3 +294,88 @@ def test_inference_model_takes_several_and_whole_numbers_and_leaves_a_module_alo
     answer = serving.predict([np.array([4, 0]), x])
     np.testing.assert_allclose(answer, module.table.weight.detach().numpy()[[4, 0]] + 1, rtol=1e-6)
     assert module.training and module.drop.training
+
+
+def test_validation_method_loss_is_that_of_its_own_criterion(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from bigdl.optim.optimizer import Loss
+
+    weighted = C.ClassNLLCriterion(np.array([1.0, 100.0, 3.0]))
+    optimizer = Optimizer(network(), (X, Y), C.ClassNLLCriterion(), MaxEpoch(2), 20, SGD(0.1), backend="local")
+    optimizer.set_validation(20, (X, Y), EveryEpoch(), [Top1Accuracy(), Loss(weighted)])
+    summary = ValidationSummary(str(tmp_path), "run")
+    optimizer.set_val_summary(summary)
+    model = optimizer.optimize()
+    expected = weighted.forward(model.predict(X), Y)
+    assert summary.read_scalar("Loss")[-1, 1] == pytest.approx(expected, rel=1e-5)
+    est = Estimator.from_bigdl(model=model, loss=C.MultiMarginCriterion(), metrics=[Loss()], backend="local")
+    plain = C.ClassNLLCriterion().forward(model.predict(X), Y)
+    assert est.evaluate((X, Y), validation_methods=[Loss(weighted)])["Loss"] == pytest.approx(expected, rel=1e-5)
+    other = Estimator.from_bigdl(model=model, loss=C.ClassNLLCriterion(), metrics=[Loss()], backend="local")
+    assert other.evaluate((X, Y))["Loss"] == pytest.approx(plain, rel=1e-5)
+    assert est.metrics[0].name == other.metrics[0].name
+
+
+def test_last_block_of_one_row_is_predicted_as_the_others() -> None:
+    model = L.Sequential().add(L.Linear(4, 1)).add(L.Squeeze())
+    rows = np.concatenate([X] * 5)[:257]  # a block, and one row
+    expected = rows @ model.get_weights()[0].T + model.get_weights()[1]
+    np.testing.assert_allclose(model.predict(rows), expected[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict(rows[:1]), expected[:1, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_batch_normalization_is_over_the_rows_of_all_ranks() -> None:
+    weights = []
+    for ranks in (1, 2):
+        model = L.Sequential().add(L.Linear(4, 5)).add(L.BatchNormalization(5)).add(L.Linear(5, 1))
+        model.set_weights([np.full(weight.shape, 0.1 * (at + 1)) for at, weight in enumerate(model.get_weights())])
+        model.layers[0].set_weights(WEIGHTS[:2])
+        est = Estimator.from_bigdl(
+            model=model, loss=C.MSECriterion(), optimizer=SGD(0.1), backend="local", workers_per_node=ranks
+        )
+        weights.append(est.fit((X, Y[:, None]), 3, batch_size=53, shuffle=False).get_model().get_weights())
+    for one, two in zip(*weights, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-5)
+
+
+def test_several_columns_are_one_vector_that_a_preprocessing_may_cut(spark: Any) -> None:
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as F
+
+    rows = [(i, float(x[0]), [float(x[1]), float(x[2])], [float(x[3])], float(y)) for i, (x, y) in enumerate(
+        zip(X, Y, strict=True))]  # fmt: skip
+    frame = spark.createDataFrame(rows, "n int, a float, b array<double>, c array<double>, y double")
+    frame = frame.withColumn("c", array_to_vector("c")).withColumn("z", F.col("y") * 2)
+    columns = ["a", "b", "c"]
+    est = Estimator.from_bigdl(model=network(), loss=C.ClassNLLCriterion(), optimizer=SGD(0.1))
+    est.fit(frame, 1, batch_size=53, feature_cols=columns, label_cols=["y"])
+    predicted = est.predict(frame, feature_cols=columns)
+    assert predicted.columns == [*frame.columns, "prediction"]
+    found = np.array([row.prediction for row in predicted.orderBy("n").collect()])
+    np.testing.assert_allclose(found, est.get_model().predict(X), rtol=1e-4, atol=1e-5)
+
+    a, b = L.Input(), L.Input()
+    model = Model([a, b], L.JoinTable(2, 2)([L.Linear(1, 1)(a), L.Linear(3, 1)(b)]))
+    cut = Estimator.from_bigdl(model=model, loss=C.MSECriterion(), feature_preprocessing=[[1], [3]])
+    cut.fit(frame, 1, batch_size=53, feature_cols=columns, label_cols=["y", "z"])
+    found = np.array([row.prediction for row in cut.predict(frame, feature_cols=columns).orderBy("n").collect()])
+    np.testing.assert_allclose(found, cut.get_model().predict([X[:, :1], X[:, 1:]]), rtol=1e-4, atol=1e-5)
+    scores = cut.evaluate(frame, feature_cols=columns, label_cols=["y", "z"])
+    truth = np.stack([Y, 2 * Y], axis=1)
+    assert scores["val_loss"] == pytest.approx(((found - truth) ** 2).mean(), rel=1e-4)
+
+
+def test_metrics_have_the_names_of_bigdl_in_older_programs(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from bigdl.orca.learn.bigdl import Estimator as OlderEstimator
+    from bigdl.orca.learn.metrics import MAE, Accuracy
+
+    est = OlderEstimator.from_bigdl(
+        model=network(), loss=C.ClassNLLCriterion(), metrics=[Accuracy(zero_based_label=False)], backend="local"
+    )
+    est.set_tensorboard(str(tmp_path), "run")
+    est.fit((X, Y), 2, batch_size=20, validation_data=(X, Y))
+    accuracy = est.evaluate((X, Y))["Top1Accuracy"]
+    for name in ("Top1Accuracy", "Accuracy"):
+        assert est.get_validation_summary(name)[-1][1] == pytest.approx(accuracy)
+    assert set(est.evaluate((X, Y), validation_methods=[MAE()])) >= {"MAE", "num_samples"}

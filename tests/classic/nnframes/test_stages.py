@@ -23,7 +23,7 @@ from orca_classic.bigdl.feature.preprocessing import ChainedPreprocessing, Featu
 from orca_classic.bigdl.layers import Linear, LogSoftMax, ReLU, Sequential  # noqa: E402
 from orca_classic.bigdl.optimizer import TrainSummary, ValidationSummary  # noqa: E402
 from orca_classic.bigdl.optimizers import SGD, Adam, OptimMethod  # noqa: E402
-from orca_classic.bigdl.validation import Top1Accuracy  # noqa: E402
+from orca_classic.bigdl.validation import MAE, Top1Accuracy  # noqa: E402
 from orca_classic.nnframes import NNClassifier, NNClassifierModel, NNEstimator, NNModel  # noqa: E402
 from orca_classic.nnframes.wrappers import TorchLoss, TorchModel, TorchOptim  # noqa: E402
 from zoo.orca.learn.utils import find_latest_checkpoint  # noqa: E402
@@ -340,3 +340,46 @@ def test_wrong_settings_are_refused_in_words(rows: Any, act: Callable[[Any], Any
     with pytest.raises((ArgumentError, DataError, Exception), match=words) as caught:
         act(rows)
     assert not isinstance(caught.value, AttributeError | NameError)
+
+
+def test_function_of_two_arguments_gets_several_outputs_as_a_list(rows: Any) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(4, 1)
+
+        def forward(self, x: Any) -> Any:
+            return self.one(x), self.one(x) * 2
+
+    def loss(outputs: Any, label: Any) -> Any:
+        first, second = outputs
+        return ((first - label) ** 2 + (second - label) ** 2).mean()
+
+    weights = []
+    for criterion in (loss, TorchLoss.from_pytorch(loss)):
+        estimator = NNEstimator(seeded(Two), criterion).setBatchSize(23).setMaxEpoch(2).setOptimMethod(SGD(0.05))
+        weights.append(estimator.fit(rows).model.one.weight)
+    net = seeded(Two)
+    plain(net, torch.optim.SGD(net.parameters(), lr=0.05), loss, X, Y[:, None], 2)
+    for weight in weights:
+        np.testing.assert_allclose(weight.detach().numpy(), net.one.weight.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_model_predicts_four_rows_for_each_core_at_a_time(spark: Any) -> None:
+    assert NNModel(nn.Linear(4, 1)).getBatchSize() == 4 * spark.sparkContext.defaultParallelism
+
+
+def test_loss_that_is_not_finite_names_no_argument_of_a_stage(rows: Any) -> None:
+    estimator = NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setMaxEpoch(30).setOptimMethod(SGD(1e9))
+    with pytest.raises(WorkerFailed, match="the loss became .*or clip gradients. A fit that takes on_nan= goes on"):
+        estimator.fit(rows)
+
+
+def test_first_epoch_of_one_step_has_no_validation_in_the_summary(rows: Any, tmp_path: Path) -> None:
+    train, valid = TrainSummary(str(tmp_path), "run"), ValidationSummary(str(tmp_path), "run")
+    estimator = NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setBatchSize(23).setMaxEpoch(5)
+    estimator.setTrainSummary(train).setValidationSummary(valid)
+    estimator.setValidation(EveryEpoch(), rows, [MAE()], 23).fit(rows)
+    assert len(train.read_scalar("LearningRate")) == 5 and len(valid.read_scalar("MAE")) == 4
+    estimator.setBatchSize(12).fit(rows)
+    assert len(valid.read_scalar("MAE")) == 5

@@ -125,3 +125,22 @@ def test_whole_module_is_saved_and_loaded_where_it_is_trusted(tmp_path: Path, la
     models = bare.load(path, weights_only=False).get_model()
     for net, model in zip(nets, models if layers > 1 else [models], strict=True):
         assert torch.equal(net.weight, model.weight)
+
+
+def test_numbers_of_a_fit_and_an_evaluation_are_read_as_tensors() -> None:
+    made = estimator(bigdl.Estimator, "spark")
+    (line,) = made.fit((X, Y), batch_size=4, validation_data=(X, Y), validation_methods=[MSE()])
+    found = made.evaluate((X, Y), validation_methods=[MSE()])
+    assert found["MSE"].data.item() == pytest.approx(found["val_loss"]) == line["val_mse"].item()
+    assert isinstance(found["num_samples"], int)
+
+
+def test_a_model_may_return_arrays_when_it_predicts() -> None:
+    class Arrays(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return {"sum": x.sum(1).numpy(), "rows": x * 2}
+
+    made = bigdl.Estimator.from_torch(model=Arrays(), backend="local")
+    predicted = made.predict(X)
+    np.testing.assert_allclose(predicted["sum"], X.sum(1), rtol=1e-6)
+    np.testing.assert_array_equal(predicted["rows"], X * 2)

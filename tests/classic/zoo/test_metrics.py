@@ -24,6 +24,9 @@ def test_several_classes_count_together_as_in_torchmetrics(name: str) -> None:
         assert torch.isclose(metric(SCORES[rows], LABELS[rows]), reference(SCORES[rows], LABELS[rows]))
     assert torch.isclose(metric.compute(), reference.compute())
     assert metric.get_name() == name
+    two = SCORES[:, :2].softmax(1)
+    reference = getattr(theirs, f"Multiclass{name}")(num_classes=2, average="micro")
+    assert torch.isclose(getattr(metrics, name)()(two, TRUTH), reference(two, TRUTH))
     chances = LOGITS.sigmoid()
     assert getattr(metrics, name)()(chances, TRUTH) == getattr(ours, name)()(chances, TRUTH)
 
@@ -39,3 +42,11 @@ def test_outputs_are_cut_at_one_half_whatever_they_are(name: str) -> None:
     expected = getattr(ours, name)(threshold=0.5)(LOGITS, TRUTH)
     assert getattr(metrics, name)()(LOGITS, TRUTH) == expected
     assert getattr(metrics, name)().resolved("sigmoid")(LOGITS, TRUTH) == expected
+
+
+def test_batch_is_cut_at_its_own_threshold() -> None:
+    metric, chances = metrics.BinaryAccuracy(), LOGITS.sigmoid()
+    low = metric(chances[:20], TRUTH[:20], threshold=0.3)
+    high = metric(chances[20:], TRUTH[20:])
+    assert low == ours.BinaryAccuracy(threshold=0.3)(chances[:20], TRUTH[:20])
+    assert torch.isclose(metric.compute(), (low + high) / 2)

@@ -20,6 +20,7 @@ from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.loop import History
 from orca.core.metrics import MSE
+from orca.core.resources import Inventory
 from orca.core.state import OutputSpec, State
 from orca.core.world import TorchWorld
 from orca.errors import ArgumentError, DataError, LossNotFinite
@@ -27,6 +28,7 @@ from orca.frameworks.torch.build import build_loss, build_models, build_optimize
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options
+from orca.frameworks.torch.tensors import device_of
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.monitor.heartbeat import Heartbeat
 from orca.testing import shards_of
@@ -307,9 +309,7 @@ def poisoned(rows: int = 300, at: int = 280) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_loss_that_is_not_finite_ends_the_fit_and_names_its_step() -> None:
-    message = (
-        r"the loss became (inf|nan) at step 141 of epoch 1. Lower the learning rate.*or pass on_nan='warn' to go on"
-    )
+    message = r"the loss became (inf|nan) at step 141 of epoch 1. Lower the learning rate.* goes on with on_nan='warn'"
     with pytest.raises(LossNotFinite, match=message):
         fit(learner_of(linear(), nn.MSELoss(), lr=1e-3), *poisoned(), batch_size=2)
 
@@ -358,8 +358,17 @@ def test_the_hook_is_called_before_the_model_is_built() -> None:
         "replicated",
         lambda: notes.append("hook"),
     )
-    learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Heartbeat()), None, 0, training=False)
+    learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 0, training=False)
     assert notes == ["hook", "model"]
+
+
+def test_a_rank_trains_on_the_gpu_that_it_has_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)  # tests run without GPUs
+    gpus = [Inventory("a", [], [(0, "one"), (1, "two")])] * 2
+    assert str(device_of(TorchWorld(1, "127.0.0.1", gpus, Heartbeat()))) == "cuda:1" and chosen == [1]
+    with pytest.raises(ArgumentError, match="3 workers need a GPU each and see 2"):
+        device_of(TorchWorld(0, "127.0.0.1", [*gpus, gpus[0]], Heartbeat()))
 
 
 def test_another_model_takes_the_creators_along_but_not_an_optimizer_of_the_old_one() -> None:

@@ -21,7 +21,7 @@ from orca.core.state import State
 from orca.errors import ArgumentError
 from orca.storage.checkpoints import DATED_PREFIX, METHOD
 from orca.storage.files import filesystem, write
-from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_of, save_state, tensor_file
+from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_of, readable, save_state, tensor_file
 
 TORCH_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".model", ".tar")
 _REST = "orca_state"  # the attribute of a state dict that holds the rest of the state
@@ -90,6 +90,12 @@ def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | 
     if path.endswith(".safetensors"):
         return _weights([load_tensors(fs, place, path)]), None
     content = _torch_load(fs.cat_file(place), path, weights_only)
+    with readable(path):
+        return _state_of(content, path)
+
+
+def _state_of(content: Any, path: str) -> tuple[State, nn.Module | list[nn.Module] | None]:
+    """Return what a file of torch's holds."""
     nets = content if isinstance(content, list) else [content]
     if nets and all(isinstance(net, nn.Module) for net in nets):
         return _weights([net.state_dict() for net in nets]), content
@@ -101,7 +107,10 @@ def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | 
         return State(int(epoch or 0), int(steps or 0), payload, position=position), None
     if isinstance(content, dict):
         return _weights([content]), None
-    raise ArgumentError(f"{path} holds a {type(content).__name__}, not a model's weights. Was it written by save()?")
+    raise ArgumentError(
+        f"{path} holds a {type(content).__name__}, not a model's weights. Was it written by save()?",
+        code="not-a-weights-file",
+    )
 
 
 def _weights(state_dicts: list[dict[str, Any]]) -> State:
@@ -115,17 +124,21 @@ def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
         if weights_only and isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
             raise ArgumentError(
                 f"{path} holds more than tensors (a whole pickled module, perhaps): loading it would run code from "
-                "the file. If you trust it, call load(path, weights_only=False)."
+                "the file. If you trust it, call load(path, weights_only=False).",
+                code="file-holds-code",
             ) from None
         if not weights_only and isinstance(error, AttributeError | ImportError):
             raise ArgumentError(
                 f"{path} holds a whole pickled module, whose class is not here: {error}. Define or import the class "
                 "first, under the same name in the same module (__main__ is the program itself); or save without "
-                "entire=True, and load into an Estimator of the model."
+                "entire=True, and load into an Estimator of the model.",
+                code="class-not-importable",
             ) from None
         # Not in torch's words by default: they advise weights_only=False for any file.
         words = type(error).__name__ if weights_only else f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"{path} cannot be read as a torch file ({words}). Is it complete?") from None
+        raise ArgumentError(
+            f"{path} cannot be read as a torch file ({words}). Is it complete?", code="model-file-not-readable"
+        ) from None
 
 
 def _torch_bytes(thing: Any) -> bytes:
@@ -162,6 +175,7 @@ def _restored(value: Any) -> Any:
         return value
     if value[_KIND] not in MAKERS:
         raise ArgumentError(
-            f"the saved model holds a value of the kind {value[_KIND]!r}. Load it with the orca that saved it."
+            f"the saved model holds a value of the kind {value[_KIND]!r}. Load it with the orca that saved it.",
+            code="unknown-saved-value",
         )
     return MAKERS[value[_KIND]](value["of"])

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from orca.core.resources import own_gpu
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import DataError
@@ -72,7 +73,8 @@ class Place:
         if array.dtype.kind not in "biufc":
             raise DataError(
                 f"a torch model cannot take values of type {array.dtype} (for example {array.reshape(-1)[:1]}). "
-                "Turn such columns into numbers first, for instance with StringIndexer or a cast."
+                "Turn such columns into numbers first, for instance with StringIndexer or a cast.",
+                code="bad-dtype",
             )
         if not array.flags.writeable or not array.flags.c_contiguous:
             array = np.array(array)
@@ -90,11 +92,12 @@ class Place:
 
 
 def device_of(world: World) -> torch.device:
-    """Return this rank's own GPU where every rank of the node has one, else the CPU."""
-    if torch.cuda.is_available() and torch.cuda.device_count() >= world.local_size:
-        torch.cuda.set_device(world.local_rank)
-        return torch.device("cuda", world.local_rank)
-    return torch.device("cpu")
+    """Return this rank's own GPU; the CPU if no rank sees a GPU."""
+    gpu = own_gpu(world.rank, world.resources)
+    if gpu is None:
+        return torch.device("cpu")
+    torch.cuda.set_device(gpu)
+    return torch.device("cuda", gpu)
 
 
 def answering_device(gpu: str | None) -> torch.device:
@@ -123,7 +126,7 @@ def call(module: nn.Module, x: Any, columns: Sequence[str] = ()) -> Any:
         misfit = _other_number(error, module, inputs, columns) or _other_shapes(error, inputs)
         if misfit is None:
             raise
-        raise DataError(misfit) from (error if is_debug() else None)
+        raise DataError(misfit, code="inputs-do-not-fit") from (error if is_debug() else None)
 
 
 def _other_number(error: Exception, module: nn.Module, inputs: Sequence[Any], columns: Sequence[str]) -> str | None:
@@ -190,7 +193,8 @@ def integer_inputs(error: Exception, x: Any, columns: Sequence[str]) -> DataErro
     kinds = ", ".join(sorted({str(leaves[place].dtype).removeprefix("torch.") for place in places}))
     return DataError(
         f"a layer of the model takes floating-point numbers and got integers: {what} ({kinds}). {remedy}, or call "
-        f".float() in the model's forward. (torch: {words})"
+        f".float() in the model's forward. (torch: {words})",
+        code="integer-inputs",
     )
 
 
@@ -253,8 +257,8 @@ def copied(state: Any, tensors: bool = True) -> Any:
     return whole
 
 
-def squeezed(leaf: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without its dimensions of size 1 but the first."""
+def squeezed(leaf: Any) -> Any:
+    """Return a tensor or an array without its dimensions of size 1 but the first."""
     return leaf.reshape([leaf.shape[0], *(size for size in leaf.shape[1:] if size != 1)])
 
 
@@ -263,13 +267,16 @@ def full(leaf: Any) -> Any:
     return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES else leaf
 
 
-def to_numpy(leaf: torch.Tensor) -> np.ndarray:
-    """Return a tensor as an array, half precision as single precision."""
+def to_numpy(leaf: Any) -> np.ndarray:
+    """Return a tensor as an array, half precision as single precision; an array unchanged."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+        return leaf
     if not isinstance(leaf, torch.Tensor):
         raise DataError(
-            "a model must answer with tensors, or tuples, lists and dicts of them; "
+            "a model must answer with tensors or arrays, or tuples, lists and dicts of them; "
             f"got {type(leaf).__name__} among its outputs. Leave it out of what forward returns (attention without "
-            "weights, for one, returns None)."
+            "weights, for one, returns None).",
+            code="bad-output",
         )
     dense = leaf.detach() if leaf.layout is torch.strided else leaf.detach().to_dense()
     array: np.ndarray = full(dense).cpu().numpy()

@@ -8,6 +8,7 @@ Not torchvision or kornia: results must equal those of the older system bit by b
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MODES = ("nearest", "bilinear", "bicubic", "area")  # OpenCV's numbers of ways to resize
+_INTERPOLATIONS = {"NEAREST": 0, "LINEAR": 1, "CUBIC": 2, "AREA": 3}  # OpenCV's names of them
 _CHANNELS = {0: (np.uint8, 1), 16: (np.uint8, 3), 24: (np.uint8, 4), 5: (np.float32, 1), 21: (np.float32, 3)}
 MODES = {(np.dtype(kind).name, channels): mode for mode, (kind, channels) in _CHANNELS.items()}  # of OpenCV
 
@@ -41,13 +43,15 @@ class ImageFeature:
     """An image with its parts by key: "mat" (the array), "bytes", "uri", "label", "imageTensor", ...
 
     Args:
-        image: An array (height, width, channels) in the order BGR.
+        image: An array (height, width, channels) in the order BGR, or an image of Pillow.
         label: A label.
         path: Where it came from.
     """
 
     def __init__(self, image: Any = None, label: Any = None, path: str | None = None) -> None:
-        values = {"mat": None if image is None else np.asarray(image), "label": label, "uri": path}
+        is_picture = type(image).__module__.startswith("PIL.")
+        mat = in_bgr(image) if is_picture else None if image is None else np.asarray(image)
+        values = {"mat": mat, "label": label, "uri": path}
         self.parts: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
         self.drawn = 0  # steps that have drawn random numbers for it
         if "mat" in self.parts:
@@ -65,6 +69,12 @@ class ImageFeature:
     def get(self, key: str, default: Any = None) -> Any:
         """Return a part, or the default."""
         return self.parts.get(key, default)
+
+    def need(self, key: str) -> Any:
+        """Return a part that a step must have."""
+        if key not in self.parts:
+            raise DataError(f"an image has no {key!r}; it has {', '.join(self.parts) or 'nothing'}. Read it first.")
+        return self.parts[key]
 
     def keys(self) -> list[str]:
         """Return the keys of its parts."""
@@ -114,7 +124,11 @@ def decoded(data: bytes, codec: int = -1, name: str = "an image") -> np.ndarray:
         DataError: It is no image that Pillow knows.
         MissingDependency: Pillow is not installed.
     """
-    image = decode_image(data, name)
+    return in_bgr(decode_image(data, name), codec)
+
+
+def in_bgr(image: Any, codec: int = -1) -> np.ndarray:
+    """Return the pixels of an image of Pillow as (height, width, channels), BGR."""
     mode = {0: "L", 1: "RGB"}.get(codec)
     if mode is None:  # as it is, in one of the kinds that an image column has
         mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "RGBA" if "A" in image.mode else "RGB"
@@ -242,8 +256,9 @@ class ImageBytesToMat(ImagePreprocessing):
     image_codec: int = -1
 
     def transform(self, feature: ImageFeature) -> ImageFeature:
-        """Decode one image."""
-        feature.set_mat(decoded(feature[self.byte_key], self.image_codec, feature.get("uri", "an image")))
+        """Decode one image; one that has its pixels and no bytes stays as it is."""
+        if self.byte_key in feature or "mat" not in feature:
+            feature.set_mat(decoded(feature.need(self.byte_key), self.image_codec, feature.get("uri", "an image")))
         return feature
 
 
@@ -254,8 +269,10 @@ class ImagePixelBytesToMat(ImagePreprocessing):
     byte_key: str = "bytes"
 
     def transform(self, feature: ImageFeature) -> ImageFeature:
-        """Read the pixels of one image."""
-        feature.set_mat(np.frombuffer(feature[self.byte_key], np.uint8).reshape(feature["originalSize"]))
+        """Read the pixels of one image; one that has them and no bytes stays as it is."""
+        if self.byte_key in feature or "mat" not in feature:
+            pixels = np.frombuffer(feature.need(self.byte_key), np.uint8)
+            feature.set_mat(pixels.reshape(feature.need("originalSize")))
         return feature
 
 
@@ -329,6 +346,11 @@ def _stretched(mat: np.ndarray, draw: Any, min: float, max: float, norm_type: in
     return (pixels - low) * ((max - min) / np.maximum(high - low, 1e-12)) + min
 
 
+def _short_side(mat: np.ndarray, size: int) -> np.ndarray:
+    height, width = mat.shape[:2]
+    return resized(mat, *(max(round(each * size / min(height, width)), 1) for each in (height, width)))
+
+
 def _middle(mat: np.ndarray, draw: Any, crop_width: int, crop_height: int, is_clip: bool = True) -> np.ndarray:
     height, width = mat.shape[:2]
     return _cropped(mat, (width - crop_width) / 2, (height - crop_height) / 2, crop_width, crop_height, is_clip)
@@ -370,6 +392,41 @@ def _filled(mat: np.ndarray, draw: Any, start_x: float, start_y: float, end_x: f
     return image
 
 
+def _centred(mat: np.ndarray, draw: Any, expand_height: int, expand_width: int) -> np.ndarray:
+    height, width, channels = mat.shape
+    if height > expand_height or width > expand_width:
+        raise DataError(f"an image of {height} x {width} is no part of one of {expand_height} x {expand_width}.")
+    canvas = np.zeros((expand_height, expand_width, channels), mat.dtype)
+    top, left = (expand_height - height) // 2, (expand_width - width) // 2
+    canvas[top : top + height, left : left + width] = mat
+    return canvas
+
+
+def _altered(mat: np.ndarray, draw: np.random.Generator, min_area_ratio: float, max_area_ratio: float,
+             min_aspect_ratio_change: float, interp_mode: Any, crop_length: int) -> np.ndarray:  # fmt: skip
+    mode = interp_mode if isinstance(interp_mode, int) else _INTERPOLATIONS.get(str(interp_mode).upper(), -1)
+    height, width = mat.shape[:2]
+    for _ in range(10):
+        area = height * width * draw.uniform(min_area_ratio, max_area_ratio)
+        aspect = draw.uniform(min_aspect_ratio_change, 1 / min_aspect_ratio_change)
+        wide, tall = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < wide <= width and 0 < tall <= height:
+            x, y = draw.integers(0, width - wide + 1), draw.integers(0, height - tall + 1)
+            return resized(mat[y : y + tall, x : x + wide], crop_length, crop_length, mode)
+    scale = crop_length / min(height, width)
+    whole = resized(mat, max(round(height * scale), crop_length), max(round(width * scale), crop_length), mode)
+    return _middle(whole, draw, crop_length, crop_length)
+
+
+def _cut_out(mat: np.ndarray, draw: np.random.Generator, crop_w: int, crop_h: int, mirror: bool,
+             cropper_method: str = "random", channels: int = 3) -> np.ndarray:  # fmt: skip
+    cut = {"random": _somewhere, "center": _middle}.get(str(cropper_method).lower())
+    if cut is None:
+        raise ArgumentError(f"cropper_method must be 'random' or 'center'; got {cropper_method!r}.")
+    part = cut(mat, draw, crop_w, crop_h, False)
+    return part[:, ::-1] if mirror and draw.random() < 0.5 else part
+
+
 _step, _random_step = (partial(value_class, base) for base in (ImagePreprocessing, RandomImagePreprocessing))
 # fmt: off
 ImageResize = _step("ImageResize", lambda mat, draw, resize_h, resize_w, resize_mode=1, use_scale_factor=True: resized(
@@ -407,6 +464,16 @@ ImageFixedCrop = _step("ImageFixedCrop", _between,
     "The part of images between two corners: in pixels, or as fractions of width and height.")
 ImageExpand = _random_step("ImageExpand", _expanded,
     "Images at a place that is drawn in a larger picture of one colour.")
+ImageFixExpand = _step("ImageFixExpand", _centred,
+    "Images in the middle of a black picture of one size.")
+ImageRandomAlterAspect = _random_step("ImageRandomAlterAspect", _altered,
+    """A part of images with a share of their area and another aspect, both drawn, in one size.
+
+    Where ten draws give no part of the image, it is the middle of the image, whose short side has that size.""")
+ImageRandomCropper = _random_step("ImageRandomCropper", _cut_out,
+    "A part of images at a place that is drawn, or the middle; mirrored every other time if `mirror` is true.")
+ImageRandomResize = _random_step("ImageRandomResize", lambda mat, draw, min_size, max_size: _short_side(mat,
+    int(draw.integers(min_size, max_size + 1))), "Images whose short side has a length that is drawn.")
 ImageFiller = _step("ImageFiller", _filled,
     "Images with one colour between two corners, which are fractions of width and height.")
 ImageHFlip = _step("ImageHFlip", lambda mat, draw: mat[:, ::-1], "Images with left and right exchanged.")

@@ -81,11 +81,11 @@ def placed(layer: Any, nodes: list[Any]) -> Variable:
     """Return the variable of a layer of any kind after others."""
     samples = [node.sample for node in nodes]
     if isinstance(layer, Weight):
-        return Variable(layer, [], layer.module([]).detach())
+        return Variable.after(layer, [], layer.module([]).detach())
     sample = samples[0] if len(samples) == 1 else samples
     if isinstance(layer, Operation):
         layer.module = layer._for(None)
-        return Variable(layer, nodes, layer.call(sample))
+        return Variable.after(layer, nodes, layer.call(sample))
     variable: Variable = layer(nodes[0] if len(nodes) == 1 else nodes)
     return variable
 
@@ -167,7 +167,7 @@ class Parameter(Variable):
             init_method.fill(weight)
         else:
             nn.init.uniform_(weight, -0.05, 0.05)
-        super().__init__(layer, [], weight.detach())
+        super().__init__(None, (layer, [], weight.detach()))
 
     def get_weight(self) -> np.ndarray[Any, Any]:
         """Return its value."""
@@ -185,7 +185,7 @@ class Constant(Variable):
         array = np.asarray(data, np.float32)
         layer = Weight(list(array.shape), False, name)
         layer.set_weights([array])
-        super().__init__(layer, [], layer.module([]).detach())
+        super().__init__(None, (layer, [], layer.module([]).detach()))
 
 
 class Lambda(KerasLayer):
@@ -196,7 +196,7 @@ class Lambda(KerasLayer):
     def _for(self, shape: Any) -> nn.Module:
         inputs = [Input(part) for part in (shape if isinstance(shape, list) else [shape])]
         self.graph = Model(inputs, self.arguments["function"](*inputs))
-        self.layers = self.graph.layers
+        self.layers = self.graph.parts
         return self.graph.module
 
     def definition(self, describe: Any) -> dict[str, Any]:

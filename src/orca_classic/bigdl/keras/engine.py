@@ -73,11 +73,24 @@ def _unbuilt(m: Any, x: Any) -> Any:
 
 
 class Variable(Node):
-    """A node with a shape, and its value for zeros. Arithmetic with variables and numbers gives variables."""
+    """A node with a shape, and its value for zeros. Arithmetic with variables and numbers gives variables.
 
-    def __init__(self, layer: Layer, previous: list[Node], sample: Any) -> None:
+    A program makes one of the shape of a row, with its rows or without: `Variable(input_shape=(None, 2))`.
+    """
+
+    def __init__(self, input_shape: Any, node: tuple[Layer, list[Node], Any] | None = None, jvalue: Any = None,
+                 name: str | None = None) -> None:  # fmt: skip
+        if node is None:
+            shape = _shape(_without_rows(input_shape), "Variable")
+            node = InputLayer(input_shape=shape, name=name).build(shape), [], zeros(shape)
+        layer, previous, sample = node
         super().__init__(layer, previous)
         self.sample = sample
+
+    @classmethod
+    def after(cls, layer: Layer, previous: list[Node], sample: Any) -> Variable:
+        """Return the variable of a layer after others, with its value for zeros."""
+        return Variable(None, (layer, previous, sample))
 
     @property
     def name(self) -> str:
@@ -190,7 +203,7 @@ class KerasLayer(Layer):
         samples = [node.sample for node in nodes]
         sample = samples[0] if len(samples) == 1 else samples
         self.build(shape_of(sample))
-        return Variable(self, list(nodes), self.call(sample))
+        return Variable.after(self, list(nodes), self.call(sample))
 
     def get_input_shape(self) -> Any:
         """Return the input's shape, None for the rows."""
@@ -276,8 +289,7 @@ class Input(Variable):
     """The variable of a model's input, of the shape of a row, or a list of shapes for a table."""
 
     def __init__(self, shape: Any = None, name: str | None = None, bigdl_type: str = "float") -> None:
-        shape = _shape(shape, "Input")
-        super().__init__(InputLayer(input_shape=shape, name=name).build(shape), [], zeros(shape))
+        super().__init__(_shape(shape, "Input"), name=name)
 
 
 class KerasNet(Trainer, KerasLayer):
@@ -506,6 +518,8 @@ class Model(KerasNet, graphs.Model):
         answers = [node.sample for node in self.outputs]  # type: ignore[attr-defined]
         self.shape_in = shape_of(samples[0] if len(samples) == 1 else samples)
         self.shape_out = shape_of(answers[0] if len(answers) == 1 else answers)
+        starts = [node.layer for node in self.inputs]  # type: ignore[attr-defined]
+        self.layers = [*(layer for layer in starts if layer not in self.parts), *self.parts]
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return graphs.Model._made(self, {"inputs": arguments["input"], "outputs": arguments["output"]})
@@ -513,7 +527,7 @@ class Model(KerasNet, graphs.Model):
     def definition(self, describe: Any) -> dict[str, Any]:
         """Return the model's definition for a file."""
         shapes = [shape_of(node.sample) for node in self.inputs]  # type: ignore[attr-defined]
-        parts = [describe(part) for part in self.layers]
+        parts = [describe(part) for part in self.parts]
         return {"kind": "keras", "class": "Model", "layers": parts, "graph": self.steps(), "shapes": shapes}
 
 
@@ -570,6 +584,11 @@ def _shape(shape: Any, what: str) -> Any:
             f"{what} needs the shape of a row in whole numbers; got {shape!r}. Pass for example (28, 28)."
         )
     return tuple(int(size) for size in sizes)
+
+
+def _without_rows(shape: Any) -> Any:
+    """Return a shape without the None that may stand for its rows."""
+    return shape[1:] if isinstance(shape, list | tuple) and shape and shape[0] is None else shape
 
 
 def _given_shape(signature: inspect.Signature, arguments: dict[str, Any]) -> Any:

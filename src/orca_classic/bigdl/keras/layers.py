@@ -6,7 +6,7 @@ rows are modules of `orca_classic.bigdl.layers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -130,13 +130,20 @@ def _table(count: int, size: int, init: Any, weights: Any, trainable: bool, firs
     return Weights(computes=_indexed, table=table, first=first, padding=padding)
 
 
-def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, trainable: bool) -> nn.Module:
-    vectors = {}
+def _vectors_in(embedding_file: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the words of a file in GloVe's format, with their numbers."""
     with open(embedding_file, encoding="utf-8") as lines:
         for line in lines:
             word, *numbers = line.rstrip().split(" ")
-            if word_index is None or word in word_index:
-                vectors[word] = np.array(numbers, np.float32)
+            yield word, numbers
+
+
+def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, trainable: bool) -> nn.Module:
+    vectors = {
+        word: np.array(numbers, np.float32)
+        for word, numbers in _vectors_in(embedding_file)
+        if word_index is None or word in word_index
+    }
     if not vectors:
         raise ArgumentError(f"{embedding_file} has no vectors of the words of word_index.")
     places = word_index or {word: at + 1 for at, word in enumerate(vectors)}
@@ -548,6 +555,12 @@ class TimeDistributed(Holder, KERAS["TimeDistributed"]):  # type: ignore[misc, v
 
 class WordEmbedding(KERAS["WordEmbedding"]):  # type: ignore[misc, valid-type]
     """Word vectors of a file in GloVe's format; the index 0 is for words without a vector."""
+
+    @staticmethod
+    def get_word_index(embedding_file: str) -> dict[str, int]:
+        """Return the number of each word of a file in GloVe's format, counted from 1 in their order."""
+        words = dict.fromkeys(word for word, _ in _vectors_in(embedding_file))
+        return {word: number for number, word in enumerate(words, 1)}
 
     def definition(self, describe: Any) -> dict[str, Any]:
         """Return the layer's definition for a file: an Embedding, which needs no file of vectors."""

@@ -100,15 +100,19 @@ def optimizer_of(optimizer: Any) -> Any:
 
 
 def metrics_named(metrics: Any) -> Any:
-    """Return metrics as a list, None for none; the Keras-style API's own names become metrics."""
+    """Return metrics as a list, None for none; the Keras-style API's own names become metrics.
+
+    The loss is evaluated in any case: its name among the metrics is left out.
+    """
     metrics = [] if metrics is None else metrics if isinstance(metrics, list | tuple) else [metrics]
     accuracy = partial(ours.Accuracy, threshold=0.5)
     kinds: dict[str, Callable[[], Any]] = {
         "acc": accuracy, "accuracy": accuracy, "top5acc": ours.Top5Accuracy, "top5accuracy": ours.Top5Accuracy,
         "mae": ours.MAE, "mse": ours.MSE, "auc": partial(ours.AUC, 200),
     }  # fmt: skip
+    named = [each for each in metrics if not isinstance(each, str) or each.lower() != "loss"]
     return [
-        kinds[each.lower()]() if isinstance(each, str) and each.lower() in kinds else each for each in metrics
+        kinds[each.lower()]() if isinstance(each, str) and each.lower() in kinds else each for each in named
     ] or None
 
 

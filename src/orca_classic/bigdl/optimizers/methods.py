@@ -8,6 +8,7 @@ as an optimizer. `build` returns one of torch's own optimizers; before each step
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -19,6 +20,8 @@ from orca_classic.bigdl.optimizers.schedules import Default, Ramp, Scheduler
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger(__name__)
 
 DOUBLEMAX = 1.7976931348623157e308  # how older programs say "not given"
 _COUNTS = {"evaluations": 0, "epochs": 0}
@@ -91,11 +94,7 @@ class OptimMethod(KnownArguments):
         return self.scheduler != Default()
 
     def with_rate(self, rate: float | None = None, decay: float | None = None) -> Self:
-        """Return this method with another learning rate, and perhaps another decay of it.
-
-        Raises:
-            ArgumentError: The method has none.
-        """
+        """Return this method with another learning rate, and perhaps another decay of it, if it has them."""
         names = {one.name for one in fields(self)}
         changes: dict[str, Any] = {}
         for word, value in (("rate", rate), ("decay", decay)):
@@ -103,9 +102,7 @@ class OptimMethod(KnownArguments):
             if value is not None and name in names:
                 changes[name] = value
             elif value:
-                raise ArgumentError(
-                    f"{type(self).__name__} has no {name}; got {value!r}. Leave it out, or choose another optim method."
-                )
+                logger.warning("%s has no %s: %r is ignored.", type(self).__name__, name, value)
         return replace(self, **changes)
 
     def get_optimizer(self) -> Self:

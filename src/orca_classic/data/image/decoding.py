@@ -33,7 +33,7 @@ def decode_image(content: bytes, name: str = "an image") -> Image:
     try:
         image = Image.open(io.BytesIO(content))
         image.load()
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{name} is no image, or a damaged one: {error}. Take it out of the data.") from error
     return image
 

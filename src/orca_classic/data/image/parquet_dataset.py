@@ -8,6 +8,7 @@ Not petastorm, which does not run with the pyarrow of today.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from orca_classic.data.image.schema import (
     chunks,
     decode_schema,
     encode_schema,
+    ndarray_dtype_to_dtype,
     to_columns,
     to_table,
 )
@@ -262,8 +264,11 @@ def _opened(path: str) -> tuple[list[Fragment], dict[str, SchemaField]]:
     place = place.rstrip("/")
     if not fs.exists(f"{place}/{METADATA}"):
         raise DataError(f"there is no dataset at {path}: it has no {METADATA}. Write one with ParquetDataset.write.")
-    schema = decode_schema(fs.cat_file(f"{place}/{METADATA}").decode())
-    folders = [str(name) for name in fs.ls(place, detail=False) if name_of(str(name)).startswith("chunk=")]
+    try:
+        schema = decode_schema(fs.cat_file(f"{place}/{METADATA}").decode())
+    except (DataError, UnicodeDecodeError) as error:
+        raise DataError(f"the dataset at {path} cannot be read: {METADATA}: {error}") from None
+    folders = [str(name) for name in fs.ls(place, detail=False) if re.fullmatch(r"chunk=\d+", name_of(str(name)))]
     fragments = []
     for folder in sorted(folders, key=lambda name: int(name_of(name).partition("=")[2])):
         for name in sorted(map(str, fs.ls(folder, detail=False))):
@@ -296,6 +301,17 @@ def write_mnist(image_file: str, label_file: str, output_path: str, **kwargs: An
         "label": SchemaField(FeatureType.SCALAR, DType.INT64),
     }
     rows = ({"image": image, "label": label} for image, label in zip(images, labels, strict=True))
+    ParquetDataset.write(output_path, rows, schema, **kwargs)
+
+
+def _write_ndarrays(images: np.ndarray, labels: np.ndarray, output_path: str, **kwargs: Any) -> None:
+    """Write arrays of images and labels, a row each, as a dataset of "image" and "label"; older programs call it."""
+    arrays = {"image": np.asarray(images), "label": np.asarray(labels)}
+    schema = {
+        name: SchemaField(FeatureType.NDARRAY, ndarray_dtype_to_dtype(array.dtype), array.shape[1:])
+        for name, array in arrays.items()
+    }
+    rows = ({"image": image, "label": label} for image, label in zip(*arrays.values(), strict=True))
     ParquetDataset.write(output_path, rows, schema, **kwargs)
 
 

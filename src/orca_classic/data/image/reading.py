@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from orca.data.shard import SparkXShards
 
-_IMAGE, _ARRAY, _TUPLE = "PIL.Image.Image", "numpy.ndarray", "builtins.tuple"
+_IMAGE, _TUPLE = "PIL.Image.Image", "builtins.tuple"
 
 
 def read_images(
@@ -41,7 +41,7 @@ def read_images(
         target_path: Images that are the targets of others: of the same name, but for the type.
         image_type: How the names of images end.
         target_type: How the names of targets end.
-        backend: "pillow" gives images of Pillow. "spark" gives arrays (height, width, channels), read by Spark.
+        backend: "pillow" lets the workers read files, "spark" lets Spark do so. Both give images of Pillow.
 
     Raises:
         ArgumentError: The backend is unknown, or there are both labels and targets.
@@ -86,11 +86,11 @@ def read_images_spark(
     image_type: str = ".jpg",
     target_type: str = ".png",
 ) -> SparkXShards:
-    """Read images as read_images does, with Spark reading files; images are arrays (height, width, channels)."""
+    """Read images as read_images does, with Spark reading files; images are Pillow's."""
     _check(label_func, target_path)
     contents = _spark_contents(file_path, image_type)
     if target_path is None:
-        return computed(contents.map(partial(_labelled, label_func=label_func)), _TUPLE if label_func else _ARRAY)
+        return computed(contents.map(partial(_labelled, label_func=label_func)), _TUPLE if label_func else _IMAGE)
     both = contents.map(_by_stem).leftOuterJoin(_spark_contents(target_path, target_type).map(_by_stem))
     return computed(both.map(_target_pair), _TUPLE)
 
@@ -173,9 +173,9 @@ def _with_label(pair: tuple[str, str | None], label_func: Callable[[str], Any] |
 
 
 def _labelled(pair: tuple[str, bytes], label_func: Callable[[str], Any] | None) -> Any:
-    """Return an image as an array, with its label, of a (path, content) pair."""
+    """Return an image, with its label, of a (path, content) pair."""
     path, content = pair
-    return (_array(path, content), label_func(path)) if label_func else _array(path, content)
+    return (decode_image(content, path), label_func(path)) if label_func else decode_image(content, path)
 
 
 def _spark_contents(file_path: Any, ending: str) -> RDD[tuple[str, bytes]]:
@@ -192,15 +192,11 @@ def _by_stem(pair: tuple[str, bytes]) -> tuple[str, tuple[str, bytes]]:
     return _stem(pair[0]), pair
 
 
-def _target_pair(pair: Any) -> tuple[np.ndarray, np.ndarray]:
+def _target_pair(pair: Any) -> tuple[Any, Any]:
     stem, (image, target) = pair
     if target is None:
         raise DataError(f"the image {image[0]} has no target named {stem!r}.")
-    return _array(*image), _array(*target)
-
-
-def _array(path: str, content: bytes) -> np.ndarray:
-    return np.asarray(decode_image(content, path))
+    return decode_image(image[1], image[0]), decode_image(target[1], target[0])
 
 
 def _opened(path: str) -> Any:

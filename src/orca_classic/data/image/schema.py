@@ -80,10 +80,15 @@ class SchemaField(NamedTuple):
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> SchemaField:
         """Return the field that JSON has."""
-        return cls(FeatureType[d["feature_type"]], DType[d["dtype"]], tuple(d["shape"]))
+        shape, dtype = tuple(d["shape"]), DType[d["dtype"]]
+        known = [length for length in shape if length != -1]
+        if not all(type(length) is int and length >= 0 for length in known) or prod(known) > _MOST_NUMBERS:
+            raise ValueError(f"{shape!r:.80} is no shape of an array")
+        return cls(FeatureType[d["feature_type"]], dtype, shape)
 
 
 Schema = Mapping[str, SchemaField]
+_MOST_NUMBERS = 1 << 33  # of an array in one row
 _FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
@@ -110,8 +115,16 @@ def encode_schema(schema: Schema) -> str:
 
 
 def decode_schema(j_str: str) -> dict[str, SchemaField]:
-    """Return the schema in the text of `_orca_metadata`."""
-    return {name: SchemaField.from_dict(field) for name, field in json.loads(j_str).items()}
+    """Return the schema in the text of `_orca_metadata`.
+
+    Raises:
+        DataError: It is none.
+    """
+    try:
+        return {name: SchemaField.from_dict(field) for name, field in json.loads(j_str).items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        words = f"{type(error).__name__}: {str(error)[:200]}"
+        raise DataError(f"{j_str[:100]!r} is no schema of a dataset: {words}. Write the dataset again.") from None
 
 
 def chunks(iterable: Iterable[Any], size: int = 10) -> Iterator[Iterator[Any]]:
@@ -215,8 +228,18 @@ def _saved(array: np.ndarray) -> bytes:
 
 
 def to_columns(table: pa.Table | pa.RecordBatch, schema: Schema) -> dict[str, Any]:
-    """Return a table as arrays by field; images, texts and arrays of different shapes as arrays of objects."""
-    return {name: _values(table.column(name), field) for name, field in schema.items()}
+    """Return a table as arrays by field; images, texts and arrays of different shapes as arrays of objects.
+
+    Raises:
+        DataError: The table does not hold the fields of the schema.
+    """
+    columns = {}
+    for name, field in schema.items():
+        try:
+            columns[name] = _values(table.column(name), field)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"the rows do not hold the field {name!r} of their schema: {error}.") from error
+    return columns
 
 
 def _values(column: Any, field: SchemaField) -> np.ndarray:
@@ -235,5 +258,18 @@ def _values(column: Any, field: SchemaField) -> np.ndarray:
 
 
 def decode_ndarray(bs: bytes) -> np.ndarray:
-    """Return the array in the bytes of an .npy file."""
-    return np.load(io.BytesIO(bs), allow_pickle=False)
+    """Return the array in the bytes of an .npy file.
+
+    Raises:
+        DataError: They are none.
+    """
+    try:
+        stream, npy = io.BytesIO(bs), np.lib.format
+        header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(stream)
+        if prod(shape) * dtype.itemsize > len(bs):  # before memory is taken for it
+            raise ValueError(f"they are too few for the shape {shape}")
+        array: np.ndarray = npy.read_array(io.BytesIO(bs), allow_pickle=False)
+        return array
+    except (ValueError, TypeError, OverflowError, SyntaxError, EOFError, OSError) as error:
+        raise DataError(f"{len(bs)} bytes are no array: {error}. Write the dataset again.") from None

@@ -16,7 +16,9 @@ from orca.core.columns import column_array
 from orca.data.shard import SparkXShards, spark_df_to_pd_sparkxshards
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import map_tree, rows_of
+from orca.sources.shards import ShardsSource
 from orca_classic.data.tf.loading import tensorflow
+from orca_classic.shard_frames import predicted_rows
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -91,6 +93,20 @@ class Dataset:
     def transform_shard(self, func: Callable[..., Any], *args: Any) -> SparkXShards:
         """Apply a function to every shard of get_xshards; returns new shards."""
         return self.get_xshards().transform_shard(func, *args)
+
+
+class DatasetSource(ShardsSource):
+    """A Dataset, which is trained on as its shards, and predicted row by row."""
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a Dataset."""
+        return isinstance(data, Dataset)
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> RDD[Any]:
+        """Return an RDD with the prediction of each row."""
+        shards = super().answer(task, engine).rdd
+        return shards.flatMap(predicted_rows)
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,11 @@ class OlderEstimator(estimator.Estimator):
     @checked
     @wraps(ours["from_keras"].__func__)
     def from_keras(cls, **options: Any) -> Any:
-        """Make an Estimator of a Keras model."""
-        return load("orca_classic.zoo.estimators.keras:OlderKerasEstimator", need="a Keras model").from_keras(**options)
+        """Make an Estimator of a Keras model; without one it waits for `load`."""
+        kind = load("orca_classic.zoo.estimators.keras:OlderKerasEstimator", need="a Keras model")
+        if options.get("model_creator") is None and options.get("keras_model") is None:
+            options["model_creator"] = load("orca_classic.zoo.estimators.keras:no_model", need="a Keras model")
+        return kind.from_keras(**options)
 
     @classmethod
     @checked

@@ -224,3 +224,45 @@ def test_programs_own_steps_may_have_fields_of_their_own() -> None:
 def test_unknown_arguments_of_steps_are_refused_with_those_there_are() -> None:
     with pytest.raises(ArgumentError, match="ImageResize has no argument 'sizes'; it has resize_h, resize_w, "):
         ImageResize(1, 2, sizes=3)
+
+
+def test_image_is_put_in_the_middle_of_a_picture_of_one_size() -> None:
+    whole = changed(image.ImageFixExpand(10, 12))
+    assert whole.shape == (10, 12, 3) and whole.dtype == np.uint8
+    np.testing.assert_array_equal(whole[2:8, 2:10], MAT)
+    assert whole.sum() == MAT.sum()
+    with pytest.raises(DataError, match="an image of 6 x 8 is no part of one of 5 x 12"):
+        changed(image.ImageFixExpand(5, 12))
+
+
+def test_part_with_another_aspect_has_one_size() -> None:
+    assert changed(image.ImageRandomAlterAspect(0.3, 0.6, 0.8, "CUBIC", 5)).shape == (5, 5, 3)
+    assert changed(image.ImageRandomAlterAspect(9.0, 9.5, 0.8, "LINEAR", 4)).shape == (4, 4, 3)  # no such part
+    with pytest.raises(ArgumentError, match="resize_mode must be 0"):
+        changed(image.ImageRandomAlterAspect(0.3, 0.6, 0.8, "LANCZOS", 5))
+
+
+def test_part_of_one_size_is_cut_out_and_may_be_mirrored() -> None:
+    middle = MAT[1:5, 2:6]
+    cuts = [changed(image.ImageRandomCropper(4, 4, True, "center", 3, seed=seed)) for seed in range(20)]
+    mirrored = [np.array_equal(cut, middle[:, ::-1]) for cut in cuts]
+    assert 0 < sum(mirrored) < 20
+    assert all(np.array_equal(cut, middle) for cut, other in zip(cuts, mirrored, strict=True) if not other)
+    part = changed(image.ImageRandomCropper(4, 3, False, "random", 3))
+    assert any(np.array_equal(part, MAT[y : y + 3, x : x + 4]) for y in range(4) for x in range(5))
+    with pytest.raises(ArgumentError, match="cropper_method must be 'random' or 'center'"):
+        changed(image.ImageRandomCropper(4, 4, True, "corner", 3))
+
+
+def test_short_side_has_a_length_that_is_drawn() -> None:
+    shapes = {changed(image.ImageRandomResize(3, 5, seed=seed)).shape for seed in range(20)}
+    assert shapes == {(3, 4, 3), (4, 5, 3), (5, 7, 3)}
+
+
+def test_image_that_has_its_pixels_needs_no_bytes() -> None:
+    for step in (image.ImageBytesToMat(), image.ImagePixelBytesToMat()):
+        np.testing.assert_array_equal(changed(step), MAT)
+    picture = ImageFeature(Image.fromarray(MAT[:, :, ::-1]))
+    np.testing.assert_array_equal(image.ImageBytesToMat().transform(picture).mat, MAT)
+    with pytest.raises(DataError, match="an image has no 'bytes'; it has nothing"):
+        image.ImageBytesToMat().transform(ImageFeature())

@@ -331,3 +331,48 @@ def test_wrong_data_and_arguments_are_named() -> None:
 def test_epochs_go_by_another_name() -> None:
     with pytest.raises(ArgumentError, match="fit has no argument 'epochs' here: it is nb_epoch"):
         compiled().fit(X, Y, epochs=2)
+
+
+def test_layers_of_a_graph_are_with_its_inputs() -> None:
+    a, b = engine.Input(shape=(4,), name="left"), engine.Input(shape=(2,))
+    model = engine.Model([a, b], merge([Dense(3)(a), Dense(3)(b)], mode="sum"))
+    assert [type(layer).__name__ for layer in model.layers][:2] == ["InputLayer", "InputLayer"]
+    assert len(model.layers) == len(model.flattened_layers()) == 5 and model.layers[0].name() == "left"
+    other = engine.Model([a, b], [Dense(3)(a), Dense(3)(b)])
+    assert len(other.layers) == 4
+
+
+def test_graph_is_shown_by_tensorboard(tmp_path: Any) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    a, b = engine.Input(shape=(4,), name="left"), engine.Input(shape=(2,), name="right")
+    inner, outer = Dense(3, name="inner"), merge([Dense(3, name="one")(a), Dense(3, name="two")(b)], mode="sum")
+    engine.Model([a, b], inner(inner(outer))).save_graph_topology(str(tmp_path))
+    events = reader.EventAccumulator(str(tmp_path)).Reload()
+    nodes = {node.name: list(node.input) for node in events.Graph().node}
+    assert nodes["left"] == nodes["right"] == [] and nodes["one"] == ["left"] and nodes["two"] == ["right"]
+    again = next(name for name, inputs in nodes.items() if inputs == ["inner"])
+    assert again.startswith("inner_") and len(nodes) == 7
+
+
+def test_loss_may_be_named_among_the_metrics() -> None:
+    model = network()
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy", "loss"])
+    results = model.evaluate(X, Y, batch_size=8)
+    assert [result.method for result in results] == ["Loss", "Accuracy"]
+
+
+def test_variable_is_made_of_a_shape() -> None:
+    for shape in ((4,), (None, 4)):
+        variable = engine.Variable(input_shape=shape)
+        assert variable.shape == (None, 4)
+        model = engine.Model(variable, variable * 2.0 + 1.0)
+        np.testing.assert_allclose(model.forward(X), X * 2 + 1, rtol=1e-6)
+
+
+def test_words_of_a_file_of_vectors_have_numbers(tmp_path: Any) -> None:
+    (tmp_path / "vectors.txt").write_text("the 1 2\ncat 3 4\n")
+    index = KERAS["WordEmbedding"].get_word_index(str(tmp_path / "vectors.txt"))
+    assert index == {"the": 1, "cat": 2}
+    layer = KERAS["WordEmbedding"](str(tmp_path / "vectors.txt"), index, input_length=2)
+    model = engine.Sequential().add(layer)
+    np.testing.assert_array_equal(model.forward(np.array([[2, 1]])), [[[3, 4], [1, 2]]])

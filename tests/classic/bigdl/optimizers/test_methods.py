@@ -281,8 +281,6 @@ def test_rate_that_nothing_changes_is_left_to_others() -> None:
         (lambda: SGD(0.1, learningrates=[1.0]).build([torch.nn.Parameter(torch.ones(2))]), "of the model, 2; got 1"),
         (lambda: LBFGS(linesearch="lswolfe"), "must be 'strong_wolfe' or None"),
         (lambda: AdamWeightDecay(schedule="cosine"), "must be 'linear'; got 'cosine'"),
-        (lambda: Adadelta().with_rate(0.1), "Adadelta has no learningrate; got 0.1"),
-        (lambda: Adamax().with_rate(decay=0.1), "Adamax has no learningrate_decay; got 0.1"),
         (lambda: OptimMethod.load("/no/such/method"), "there is no optim method at /no/such/method"),
     ],
 )
@@ -392,3 +390,10 @@ def test_two_ways_to_change_the_rate_are_refused_together() -> None:
             loss=torch.nn.MSELoss(),
             scheduler_creator=lambda optimizer, config: None,
         )
+
+
+def test_rate_that_a_method_does_not_have_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert Adadelta().with_rate(0.1) == Adadelta()
+    assert Adamax().with_rate(0.1, decay=0.2) == Adamax(learningrate=0.1)
+    assert "Adadelta has no learningrate: 0.1 is ignored." in caplog.text
+    assert "Adamax has no learningrate_decay: 0.2 is ignored." in caplog.text

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
+import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,14 @@ from orca_classic.data.image import (
     write_parquet,
 )
 from orca_classic.data.image.parquet_dataset import ParquetIterable
-from orca_classic.data.image.schema import chunks, decode_schema, encode_schema, ndarray_dtype_to_dtype
+from orca_classic.data.image.schema import (
+    chunks,
+    decode_image,
+    decode_ndarray,
+    decode_schema,
+    encode_schema,
+    ndarray_dtype_to_dtype,
+)
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -318,3 +326,59 @@ def test_chunks_become_shards(spark: Any, dataset: str) -> None:
 
     assert [row["label"] for row in ParquetDataset._read_as_dict_rdd(dataset).collect()] == list(range(11))
     assert shards.transform_shard(height).collect() == [[4] * 4, [4] * 4, [4] * 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "7",
+        "[" * 100_000,
+        '{"x": 1}',
+        '{"x": {"feature_type": "NDARRAY", "dtype": "UINT8", "shape": [1e300]}}',
+        '{"x": {"feature_type": "NDARRAY", "dtype": "UINT8", "shape": [1000000000, 1000000000]}}',
+        '{"x": {"feature_type": "NDARRAY", "dtype": "UINT8", "shape": [-7]}}',
+        '{"x": {"feature_type": "NDARRAY", "dtype": "UINT8", "shape": 3}}',
+        '{"x": {"feature_type": "EVAL", "dtype": "UINT8", "shape": []}}',
+        '{"x": {"feature_type": [], "dtype": "UINT8", "shape": []}}',
+    ],
+)
+def test_a_schema_that_is_none_is_an_error_that_names_the_dataset(tmp_path: Path, text: str) -> None:
+    (tmp_path / "_orca_metadata").write_text(text)
+    with pytest.raises(DataError, match=rf"the dataset at {tmp_path} cannot be read: _orca_metadata: .*is no schema"):
+        list(ParquetIterable.of(str(tmp_path), None, None)())
+
+
+def test_rows_that_do_not_hold_their_schema_are_named(tmp_path: Path) -> None:
+    rows = [{"x": np.zeros((2, 3), np.float32)}]
+    ParquetDataset.write(
+        f"file://{tmp_path}/data", rows, {"x": SchemaField(FeatureType.NDARRAY, DType.FLOAT32, (2, 3))}
+    )
+    metadata = tmp_path / "data" / "_orca_metadata"
+    metadata.write_text(metadata.read_text().replace("3", "300", 1).replace('"x"', '"y"'))
+    with pytest.raises(DataError, match="the rows do not hold the field 'y' of their schema"):
+        list(ParquetIterable.of(f"file://{tmp_path}/data", None, None)())
+
+
+def test_arrays_and_images_of_far_more_than_their_bytes_are_refused() -> None:
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999, 9999999), }"
+    bomb = b"\x93NUMPY\x01\x00" + (len(header) + 1).to_bytes(2, "little") + header + b"\n"
+    for content in (bomb, b"", b"\x93NUMPY", b"PK\x03\x04", b"no array at all"):
+        with pytest.raises(DataError, match=f"{len(content)} bytes are no array"):
+            decode_ndarray(content)
+    pixels = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", len(pixels)) + b"IHDR" + pixels + struct.pack(">I", zlib.crc32(b"IHDR" + pixels))
+    with pytest.raises(DataError, match="decompression bomb"):
+        decode_image(b"\x89PNG\r\n\x1a\n" + chunk)
+
+
+def test_arrays_of_images_and_labels_are_written_by_their_older_name(tmp_path: Path) -> None:
+    from bigdl.orca.data.image.parquet_dataset import _write_ndarrays
+
+    images = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    for labels in (np.arange(3), np.arange(6.0).reshape(3, 2)):
+        _write_ndarrays(images, labels, str(tmp_path / "rows"))
+        rows = list(ParquetDataset.read_as_torch(str(tmp_path / "rows")))
+        np.testing.assert_array_equal([row["image"] for row in rows], images)
+        np.testing.assert_array_equal([row["label"] for row in rows], labels)
