@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orca.cluster import spark
+from orca.cluster import site, spark
 from orca.cluster.spark import _start_daemons
 from orca.cluster.yarn import needs
 from orca.errors import ArgumentError
@@ -29,7 +29,7 @@ PRELUDE = """
 import os, sys, time, warnings
 warnings.simplefilter("ignore", FutureWarning)
 import psutil
-from orca.cluster import spark
+from orca.cluster import site, spark
 from orca.cluster.yarn import needs
 from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
 
@@ -381,15 +381,15 @@ def test_settings_of_the_site_win_where_ranks_run_without_ours(
         "spark.executor.memoryOverhead\t2g\nspark.executor.memory 64g\n"
     )
     request = spark.Request(2, "1g", 3, spark.SessionOptions())
-    settings = spark.yielding(needs(request), spark.site_settings())
+    settings = site.yielding(needs(request), site.site_settings(spark.spark_home()))
     assert not {"spark.authenticate", "spark.network.timeout", "spark.executor.memoryOverhead"} & settings.keys()
     assert settings["spark.executor.memory"] == "1g"  # an argument of init_orca_context
     assert settings["spark.dynamicAllocation.enabled"] == "false"
     assert "spark.dynamicAllocation.enabled=true is replaced by false" in caplog.text
     (tmp_path / "spark-defaults.conf").write_text("spark.shuffle.service.enabled true\n")
-    assert "spark.authenticate" not in spark.yielding(needs(request), spark.site_settings())
+    assert "spark.authenticate" not in site.yielding(needs(request), site.site_settings(spark.spark_home()))
     (tmp_path / "spark-defaults.conf").unlink()
-    assert spark.yielding(needs(request), spark.site_settings()) | {"spark.yarn.tags": ""} == {
+    assert site.yielding(needs(request), site.site_settings(spark.spark_home())) | {"spark.yarn.tags": ""} == {
         **needs(request), "spark.yarn.tags": ""
     }  # fmt: skip
 

@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
+from orca.cluster.site import defaults_file, site_settings, yielding
 from orca.core.imports import ImportHook, is_imported
 from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, positive, size_of
@@ -58,13 +58,6 @@ DYNAMIC = "spark.dynamicAllocation.enabled"
 # A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
 # whose machine is cut off is given up soon after, as the hub does (monitor/protocol.py).
 OUTLIVES_PAUSES = {"spark.network.timeout": "180s", "spark.network.timeoutInterval": "10s"}
-# Ours are only defaults where a site has its own; an argument of init_orca_context, such as conf=, wins over both.
-AUTHENTICATE = "spark.authenticate"
-YIELD = {
-    *(AUTHENTICATE, "spark.executor.memoryOverhead", "spark.scheduler.minRegisteredResourcesRatio"),
-    *("spark.scheduler.maxRegisteredResourcesWaitingTime", *OUTLIVES_PAUSES),
-}
-FORCED = {DYNAMIC}
 # spark-submit fills these in by itself before anybody can ask whether the user did.
 LAUNCH_DEFAULTS = {"spark.app.name": "orca", "spark.ui.showConsoleProgress": "false"}
 # Only these go on the JVM's command line, which other users of the machine can read; all others by a private file.
@@ -224,7 +217,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     options = request.options
     set_environment(_environment(options), life)
     own = spark_values(options.conf)
-    proposed = yielding(kind.settings(request, life), site_settings())
+    proposed = yielding(kind.settings(request, life), site_settings(spark_home()))
     settings = {**proposed, **(_files(kind, options) if kind.brings else {}), **own}
     starts_jvm = not _has_jvm()
     gateway = ensure_jvm(settings, request.log_output, life)
@@ -458,34 +451,6 @@ def executor_settings(request: Request) -> dict[str, str]:
     }
 
 
-def site_settings() -> dict[str, str]:
-    """Return the settings of spark-defaults.conf, which the people who run a cluster write for all its programs."""
-    file = _defaults_file()
-    lines = [line.strip() for line in file.read_text().splitlines()] if file.is_file() else []
-    pairs = [re.split(r"\s*[=:\s]\s*", line, maxsplit=1) for line in lines if line and not line.startswith("#")]
-    return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs}
-
-
-def yielding(proposed: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
-    """Return our settings without those for which the site has its own, unless ranks could not run with them.
-
-    Args:
-        proposed: Our settings.
-        site: Those of the site.
-    """
-    settings = {key: value for key, value in proposed.items() if key not in YIELD or key not in site}
-    if AUTHENTICATE not in site and site.get("spark.shuffle.service.enabled", "").lower() == "true":
-        settings.pop(AUTHENTICATE, None)  # executors that authenticate cannot register at a service that does not
-    for key in sorted(FORCED & settings.keys() & site.keys()):
-        if settings[key] != site[key]:
-            log.warning("the site's setting %s=%s is replaced by %s: ranks need it", key, site[key], settings[key])
-    return settings
-
-
-def _defaults_file() -> Path:
-    return Path(os.environ.get("SPARK_CONF_DIR") or Path(spark_home(), "conf"), "spark-defaults.conf")
-
-
 def _own_path() -> list[str]:
     """Return the folders of sys.path that the interpreter does not add by itself."""
     entries = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -589,7 +554,7 @@ def settings_file(settings: Mapping[str, str], life: ExitStack) -> str:
         settings: The settings.
         life: The file is gone with it.
     """
-    defaults = _defaults_file()
+    defaults = defaults_file(spark_home())
     text = defaults.read_text() if defaults.is_file() else ""
     if REDACTION not in text:
         settings = {REDACTION: NOT_SHOWN, **settings}

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 from orca.cluster import environment, proof
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, name_nodes, resource_managers, settings_of
 from orca.cluster.news import knock, say, wait_until
+from orca.cluster.site import site_settings
 from orca.cluster.spark import (
     PATIENCE,
     Kind,
@@ -34,7 +35,6 @@ from orca.cluster.spark import (
     executors,
     is_dynamic,
     set_environment,
-    site_settings,
     spark_home,
 )
 from orca.core.units import positive, size_of
@@ -209,7 +209,7 @@ def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Had
     hadoop = Hadoop(gateway)
     life.callback(hadoop.close)
     _check_queue(hadoop, options)
-    base = str(options.conf.get(STAGING) or site_settings().get(STAGING, "")) or None
+    base = str(options.conf.get(STAGING) or site_settings(spark_home()).get(STAGING, "")) or None
     archives = comma_list(options.additional_archive)
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     address = ""
