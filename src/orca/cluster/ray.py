@@ -4,8 +4,7 @@ started, kept quiet and ended, and how many of a Spark's cores it takes.
 On Spark, nodes are started by Ray's own command `ray start`: a head without CPUs beside the driver, and a Spark job
 with a task for each worker node, which holds cores of Spark for as long as it lives.
 
-Not `ray.util.spark.setup_ray_cluster`: on YARN it is untested, it starts nodes without a token, opens the dashboard
-to the network, and sleeps for fixed times.
+Not `ray.util.spark`: untested on YARN, nodes without a token, a dashboard open to the network, fixed times of sleep.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def dispatch(
         raise OrcaError(
             f"there is no room for temporary files in {tempfile.gettempdir()}: {error}. Make room there, or set TMPDIR "
             "to a folder on a larger local disk before the program starts.",
-            code="no-room-for-temporary-files",
+            code="no-room-for-files",
         ) from error
     finally:
         shards.release()

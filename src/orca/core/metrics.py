@@ -531,7 +531,7 @@ class Poisson(MeanMetric):
             raise DataError(
                 f"{self.name} needs rates as outputs; {int(negative)} are negative. End the model with exp or "
                 "softplus, or evaluate its loss instead.",
-                code="outputs-not-rates",
+                code="negative-rates",
             )
         return total / count
 

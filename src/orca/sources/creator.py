@@ -263,7 +263,7 @@ def one_at_a_time(lock: str) -> Iterator[None]:
             if os.fstat(file).st_uid != os.geteuid():
                 raise OrcaError(
                     f"{path} belongs to another user, who holds up data creators on this node. Try again.",
-                    code="foreign-folder",
+                    code="lock-of-another-user",
                 )
             fcntl.flock(file, fcntl.LOCK_EX)
             if not _is_at(file, path):  # removed by the one before
