@@ -42,6 +42,7 @@ class ArrayLearner(Learner):
         generator: Draws random numbers.
         world: The ranks that the copy of a session works with; else None.
         seed: The seed of that session.
+        steps_before: Steps trained before that session.
         session_type: What works on a rank.
         predictor_type: What predicts.
     """
@@ -49,6 +50,7 @@ class ArrayLearner(Learner):
     generator: Any = None
     world: Any = None
     seed: int = 0
+    steps_before: int = 0
     session_type: ClassVar[type[ArraySession]] = ArraySession
     predictor_type: ClassVar[type[ArrayPredictor]] = ArrayPredictor
 
@@ -139,12 +141,13 @@ class ArrayLearner(Learner):
         steps: int | None = None,
     ) -> Session:
         """Make the model: the seed, or the state, is the same on every rank."""
-        return self.session_type(self.copy_for(world, seed), world, state, seed, callbacks)
+        learner = self.copy_for(world, seed, state.steps if state else 0)
+        return self.session_type(learner, world, state, seed, callbacks)
 
-    def copy_for(self, world: World | None, seed: int) -> Self:
+    def copy_for(self, world: World | None, seed: int, steps_before: int = 0) -> Self:
         """Return a copy with a model, whose weights are drawn from the seed."""
         learner = copy.copy(self)
-        learner._enter(world, seed)
+        learner._enter(world, seed, steps_before)
         return learner
 
     def seed_step(self, *numbers: int) -> None:
@@ -160,7 +163,7 @@ class ArrayLearner(Learner):
         optimizer = copy.deepcopy(self.optimizer_state())
         return State(payload={"models": [self.copied_weights()], "optimizers": [optimizer], "schedulers": []})
 
-    def _enter(self, world: World | None, seed: int) -> None:
-        self.world, self.seed = world, seed
+    def _enter(self, world: World | None, seed: int, steps_before: int) -> None:
+        self.world, self.seed, self.steps_before = world, seed, steps_before
         self.generator = np.random.default_rng(seed)
         self.make()

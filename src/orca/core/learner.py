@@ -78,7 +78,7 @@ class FitPlan:
             if (value := getattr(self, name)) is not None:
                 positive(name, value)
         if self.on_nan not in ("raise", "warn", "ignore"):
-            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {self.on_nan!r}.")
+            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {self.on_nan!r}.", code="bad-on-nan")
 
 
 class Predictor(ABC):

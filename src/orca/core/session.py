@@ -136,12 +136,16 @@ class Session(ABC):
         """Return a copy of the weights as this rank holds them: arrays and plain values."""
         raise NotSupported(
             f"{type(self).__name__} cannot put weights back. Give it copy_weights and put_back_weights, or leave out "
-            "restore_best_weights."
+            "restore_best_weights.",
+            code="weights-not-restorable",
         )
 
     def put_back_weights(self, weights: Any) -> None:
         """Put back weights that copy_weights returned on any rank."""
-        raise NotSupported(f"{type(self).__name__} has a copy_weights, but no put_back_weights. Give it both.")
+        raise NotSupported(
+            f"{type(self).__name__} has a copy_weights, but no put_back_weights. Give it both.",
+            code="weights-not-restorable",
+        )
 
     @abstractmethod
     def close(self) -> None:

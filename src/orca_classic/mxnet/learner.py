@@ -75,7 +75,9 @@ class MxnetSession(ArraySession):
         result = super().train_step(batch, step)
         every = int(self.learner.config.get("log_interval") or 0)
         if every and (step + 1) % every == 0 and self.world.rank == 0:
-            logger.info("epoch %d, step %d: loss %.6g", self.epoch, step + 1, result.global_loss)
+            print(
+                f"epoch {self.epoch}, step {step + 1}: loss {result.global_loss:.6g}", flush=True
+            )  # as log_interval asks
         return result
 
     @contextmanager

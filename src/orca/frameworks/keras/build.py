@@ -34,7 +34,8 @@ def make_model(spec: KerasLearner) -> Any:
     model = spec.packed_model.unpack() if spec.packed_model else call_creator(spec.creator, spec.config)
     if not is_model(model):
         raise ArgumentError(
-            f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
+            f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model.",
+            code="bad-model",
         )
     _check_backend(model)
     check_layers(model)
@@ -43,7 +44,8 @@ def make_model(spec: KerasLearner) -> Any:
         if not isinstance(arguments, dict):
             raise ArgumentError(
                 "compile_args_creator must return a dict of arguments for model.compile; "
-                f"got {type(arguments).__name__}."
+                f"got {type(arguments).__name__}.",
+                code="bad-compile-args",
             )
         model.compile(**arguments)
     return model
@@ -64,7 +66,8 @@ def _check_backend(model: Any) -> None:
     if backend != "tensorflow":
         raise ArgumentError(
             f"Keras runs on {backend!r} here; from_keras needs it on TensorFlow. Set KERAS_BACKEND=tensorflow before "
-            "keras is imported."
+            "keras is imported.",
+            code="keras-not-on-tensorflow",
         )
 
 
@@ -74,7 +77,8 @@ def check_layers(model: Any) -> None:
         if getattr(layer, "stateful", False) and hasattr(layer, "return_sequences"):
             raise ArgumentError(
                 f"the layer {layer.name!r} is stateful: it continues in a batch where the same row of the batch before "
-                "ended, but workers get another part of each step. Give it stateful=False."
+                "ended, but workers get another part of each step. Give it stateful=False.",
+                code="stateful-layer",
             )
 
 
@@ -84,7 +88,8 @@ def load_weights(model: Any, state: State, example: Any) -> None:
         if example is None:
             raise ArgumentError(
                 "the model has no weights before it sees a row: its input shape is not known. Fit, evaluate or predict "
-                "first, or give it an Input (or input_shape)."
+                "first, or give it an Input (or input_shape).",
+                code="model-not-built",
             )
         try:
             model(example)
@@ -121,7 +126,8 @@ def check_optimizers_saved(state: State) -> None:
             f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(names)}. "
             "A resumed fit would begin them anew. Keep each optimizer in an attribute of the model, and the variables "
             "it steps among the model's weights; or continue with the weights alone: save_weights, and load_weights in "
-            "a new Estimator."
+            "a new Estimator.",
+            code="optimizer-not-kept",
         )
 
 
@@ -156,7 +162,9 @@ def _tensor(leaf: Any, floatx: str) -> Any:
     if array.dtype.kind == "f":
         array = array.astype(floatx, copy=False)
     if array.dtype.kind in "mM":
-        raise DataError(f"a Keras model cannot take values of type {array.dtype}. Turn dates into numbers first.")
+        raise DataError(
+            f"a Keras model cannot take values of type {array.dtype}. Turn dates into numbers first.", code="bad-dtype"
+        )
     return tf.convert_to_tensor(array)
 
 

@@ -85,11 +85,14 @@ class KerasLearner(Learner):
     ) -> KerasLearner:
         """Make a learner of a Keras model, or of a creator of one; check all that can be checked here."""
         if model is None:
-            raise ArgumentError("there is no model. Pass model_creator=, a function (config), or keras_model=.")
+            raise ArgumentError(
+                "there is no model. Pass model_creator=, a function (config), or keras_model=.", code="missing-model"
+            )
         if compile_args is not None and not callable(compile_args):
             raise ArgumentError(
                 "compile_args_creator must be a function (config) that returns a dict; "
-                f"got {type(compile_args).__name__}."
+                f"got {type(compile_args).__name__}.",
+                code="bad-compile-args",
             )
         options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm}
         options["environment"] = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
@@ -98,7 +101,8 @@ class KerasLearner(Learner):
             return cls(None, pack(model), compile_args, own_logs=has_own_logs(model), **options)
         if not callable(model):
             raise ArgumentError(
-                f"the model must be a Keras model or a function (config) that returns one; got {type(model).__name__}."
+                f"the model must be a Keras model or a function (config) that returns one; got {type(model).__name__}.",
+                code="bad-model",
             )
         return cls(model, None, compile_args, **options)
 
@@ -110,7 +114,7 @@ class KerasLearner(Learner):
     def check_trainable(self) -> None:
         """Check that a model instance is compiled; the model of a creator is checked on the ranks."""
         if self.packed_model is not None and self.packed_model.compiling is None and self.compile_args is None:
-            raise ArgumentError(NOT_COMPILED)
+            raise ArgumentError(NOT_COMPILED, code="model-not-compiled")
 
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Check that these are callbacks of Keras."""

@@ -97,7 +97,10 @@ class KerasReplica:
         parts = {"x": x, "y": y, "weights": weights}
         tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
         if "y" not in tree and _compares(model):
-            raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
+            raise DataError(
+                "there are no labels to compare the outputs with. Pass label_cols, or data with labels.",
+                code="missing-labels",
+            )
         flat, structure = flatten(tree)
         if kind not in self._graphs:
             self._build_variables(kind, tree.get("y"))
@@ -168,7 +171,10 @@ class KerasReplica:
             return batch.weights
         labels = flatten(batch.y)[0]
         if len(labels) > 1:
-            raise ArgumentError("class_weight is for models with one output; got several labels. Use loss_weights.")
+            raise ArgumentError(
+                "class_weight is for models with one output; got several labels. Use loss_weights.",
+                code="bad-class-weight",
+            )
         y = np.asarray(labels[0])
         classes = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y)).astype(np.int64)
         table = np.ones(max(int(classes.max(initial=0)), *class_weight) + 1)
@@ -231,7 +237,8 @@ class KerasReplica:
                     "the resumed fit was interrupted in the middle of an epoch, and the model was compiled with "
                     f"other metrics then, so those of this epoch cannot be added up: {name!r} is not the same. "
                     "Compile it with the same metrics, or begin a new fit from its checkpoint with "
-                    "load_orca_checkpoint."
+                    "load_orca_checkpoint.",
+                    code="metrics-differ-from-resumed",
                 )
             for variable, value in zip(metrics[name], counts[name], strict=True):
                 variable.assign(variable.numpy() + value)

@@ -85,7 +85,7 @@ class KerasSession(Session):
         self.plan, self.usual_steps, self.keras_callbacks = fit, steps, tuple(callbacks)
         self.model = make_model(spec)
         if not is_compiled(self.model):
-            raise ArgumentError(NOT_COMPILED)
+            raise ArgumentError(NOT_COMPILED, code="model-not-compiled")
         if world.rank == 0:
             for line in advice_on_metrics(self.model):
                 logger.warning("%s", line)

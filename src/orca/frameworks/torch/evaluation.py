@@ -101,7 +101,7 @@ class UserEvaluation(TorchEvaluation):
             ArgumentError: Rows have weights, or the loss is not the one that the learner knows.
         """
         if batch.weights is not None:
-            raise ArgumentError(NO_WEIGHTS)
+            raise ArgumentError(NO_WEIGHTS, code="no-weights-to-train")
         output, target, loss = self.user_forward(batch)
         outputs, targets = self.loss_fn.leaves(output, target)
         if self.session.knows_loss and batch.rows and loss is not None:

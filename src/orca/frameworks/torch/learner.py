@@ -87,7 +87,8 @@ class TorchLearner(Learner):
         ):
             raise ArgumentError(
                 f"training_operator_cls must be a subclass of TrainingOperator, not an instance; got "
-                f"{options.operator!r}. Import it from orca.operator."
+                f"{options.operator!r}. Import it from orca.operator.",
+                code="bad-operator",
             )
         return cls(model, optimizer, loss, config, sync, hook, options)._checked()
 
@@ -109,11 +110,15 @@ class TorchLearner(Learner):
     def check_trainable(self) -> None:
         """Check that there is a model, an optimizer and a loss."""
         if self.model is None:
-            raise ArgumentError("there is no model to train. Pass model= to from_torch, or load an entire model.")
+            raise ArgumentError(
+                "there is no model to train. Pass model= to from_torch, or load an entire model.", code="missing-model"
+            )
         if self.optimizer is None:
-            raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to from_torch.")
+            raise ArgumentError(
+                "You must provide the optimizer for train. Pass optimizer= to from_torch.", code="missing-optimizer"
+            )
         if self.loss is None and not self.has_user_step:
-            raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.")
+            raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.", code="missing-loss")
 
     def with_columns(self, features: tuple[str, ...]) -> TorchLearner:
         """Return this learner for data whose feature columns have these names."""
@@ -161,7 +166,8 @@ class TorchLearner(Learner):
         if len(models) != len(nets):
             raise ArgumentError(
                 f"{name} holds the weights of {len(models)} models, and this Estimator has {len(nets)}. The weights "
-                "stay as they were."
+                "stay as they were.",
+                code="weights-do-not-fit",
             )
         for net, weights in zip(nets, models, strict=True):
             check_fits(net, weights, name)

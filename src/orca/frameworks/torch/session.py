@@ -367,7 +367,7 @@ class TorchSession(TorchRun, Session):
         if not self._has_user_backward and not has_user_forward(self.callbacks):
             return self.loss_fn
         if fit.weighted:
-            raise ArgumentError(NO_WEIGHTS)
+            raise ArgumentError(NO_WEIGHTS, code="no-weights-to-train")
         return self.loss_fn if self.knows_loss else BatchLoss(None, self.spec.options.reduction)
 
     @property
@@ -415,12 +415,14 @@ def _check_single(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.
     if len(models) > 1:
         raise ArgumentError(
             f"{len(models)} models need to be told how they are trained together. Pass training_operator_cls, "
-            "or a MainCallback with its own forward and backward pass."
+            "or a MainCallback with its own forward and backward pass.",
+            code="several-models",
         )
     if len(optimizers) > 1:
         raise ArgumentError(
             f"{len(optimizers)} optimizers need to be told when each of them steps. Pass one optimizer with "
-            "several parameter groups, training_operator_cls, or a MainCallback with its own backward pass."
+            "several parameter groups, training_operator_cls, or a MainCallback with its own backward pass.",
+            code="several-optimizers",
         )
 
 

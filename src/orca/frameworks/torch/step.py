@@ -237,7 +237,8 @@ def check_even(batch: Batch, weighting: BatchLoss, world_size: int) -> None:
         raise ArgumentError(
             f"the rows of {weighting.loss} do not count the same (a sum, class weights, ignored labels), but your "
             "own backward pass is averaged over workers by their rows. Use a loss that is a mean over rows, leave "
-            "loss out of from_torch and weigh the rows yourself, or leave the backward pass to Orca."
+            "loss out of from_torch and weigh the rows yourself, or leave the backward pass to Orca.",
+            code="loss-not-averaged",
         )
 
 

@@ -202,6 +202,7 @@ def restore_states(objects: Sequence[Any], name: str, state: State | None) -> No
             raise ArgumentError(
                 f"the state to resume from has {saved} parameter groups of {type(each).__name__}, and its creator "
                 f"makes {groups}. Make all groups there: those that a callback or an operator adds are not there yet "
-                "when a fit is resumed."
+                "when a fit is resumed.",
+                code="parameter-groups-differ",
             )
         each.load_state_dict(record)

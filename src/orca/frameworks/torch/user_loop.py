@@ -148,7 +148,8 @@ def _numbers(name: str, stats: Any) -> dict[str, float]:
     if not isinstance(stats, dict):
         raise ArgumentError(
             f"{name} of a TrainingOperator must return a dict of numbers, such as {{'train_loss': ...}}; "
-            f"got {type(stats).__name__}."
+            f"got {type(stats).__name__}.",
+            code="bad-operator-result",
         )
     numbers = {}
     for key, value in stats.items():

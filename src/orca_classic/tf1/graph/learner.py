@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,19 +18,20 @@ from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
 from orca.core.array_learner import ArrayLearner, Arrays
 from orca.core.array_session import ArraySession
-from orca.core.learner import FitPlan
 from orca.core.metrics import Metric
-from orca.core.session import Evaluation, Session
+from orca.core.session import Evaluation
 from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
-from orca.rows.tree import flatten, unflatten
+from orca.rows.tree import cut_rows, flatten, unflatten
+from orca_classic.tf1.graph.draws import reseed
 from orca_classic.tf1.graph.norms import let_ranks_meet
+from orca_classic.tf1.graph.optimizers import MethodsByPrefix
 from orca_classic.tf1.graph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf
-from orca_classic.tf1.graph.terms import COUNTED, SUM, WHOLE
-
-_ROWS = "//rows"  # the suffix of a variable's name for the numbers of the rows that a sparse gradient has
+from orca_classic.tf1.graph.rehearsal import ROWS_OF_SPARSE, rehearse
+from orca_classic.tf1.graph.scores import Tally, TensorMetric, undivided
+from orca_classic.tf1.graph.terms import JOINT, ROWS, SUM
 
 
 class GraphSession(ArraySession):
@@ -41,13 +42,19 @@ class GraphSession(ArraySession):
     @contextmanager
     def evaluation(self, metrics: Sequence[Metric]) -> Iterator[Evaluation]:
         """Open an evaluation."""
-        yield GraphEvaluation(self, metrics)
+        with self.learner.preserving():
+            yield GraphEvaluation(self, metrics)
 
     def state(self) -> State:
         """Return the values of all variables, and the form of outputs if the inputs are enough for them."""
         if not self.learner.program.answers:
             self.sample = None
         return super().state()
+
+    def _gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
+        """Return this rank's loss, its divisor and gradients in a step, which may be the first one."""
+        self.learner.rehearse(batch)
+        return super()._gradients(batch)
 
 
 class GraphEvaluation(Evaluation):
@@ -61,34 +68,74 @@ class GraphEvaluation(Evaluation):
     def __init__(self, session: GraphSession, metrics: Sequence[Metric]) -> None:
         program = session.learner.program
         self.session, self.losses = session, Losses()
-        self.own = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
-        self.parts = {metric: program.metrics[metric.tensor] for metric in metrics if isinstance(metric, TensorMetric)}
+        self.others = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
         self.heads, self.structure = _flat(program.outputs)
         self.targets, self.form = _flat(program.targets)
-        names = list(dict.fromkeys(name for part in (*program.loss, *self.parts.values()) for name in _names(part)))
-        outputs = dict.fromkeys((*self.heads, *self.targets))
-        self.names = names + [name for name in outputs if self.own and name not in names]
+        self.tallies = {m: Tally(program.metrics[m.tensor]) for m in metrics if isinstance(m, TensorMetric)}
+        self.joint_loss = [Tally(part) for part in program.loss if part.kind == JOINT]
+        self.mixing: list[str] = []  # the scalars that a batch cannot be divided for
+        self.batch: Batch | None = None  # the last one
 
     def step(self, batch: Batch, step: int) -> None:
         """Fetch loss and metrics of this rank's rows."""
-        learner = self.session.learner
+        learner, program = self.session.learner, self.session.learner.program
         rows = self.session.true_rows(batch) if batch.rows else batch
-        values = dict(zip(self.names, learner.fetch("evaluate", self.names, rows, training=False), strict=True))
-        total, mass = learner.evaluated(values, batch)
+        if self.batch is None:
+            self._find_mixing(rows)
+        wrong = [metric.name for metric, tally in self.tallies.items() if tally.part.name in self.mixing]
+        if wrong and (self.batch is not None or self.session.world.size > 1):
+            raise _mixing_metric(wrong[0])
+        self.batch = batch
+        parts = [replace(part, kind=ROWS) if part.name in self.mixing else part for part in program.loss]
+        names = [name for part in parts for name in part.fetches]
+        names += [name for tally in self.tallies.values() for name in (tally.part.fetches)]
+        names += [tally.part.name for tally in self.tallies.values() if tally.part.name in self.mixing]
+        names = list(dict.fromkeys((*names, *self.heads, *self.targets) if self.others else names))
+        values = dict(zip(names, learner.fetch(f"evaluate {self.mixing}", names, rows, training=False), strict=True))
+        total = 0.0
         if batch.rows:
-            for metric, part in self.parts.items():
-                weight = float(values[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
-                value = float(values[part.name]) * weight if weight else 0.0  # the mean of nothing is no number
-                metric.update(np.array([value]), np.array([weight]))
-            outputs = unflatten(self.structure, [values[name] for name in self.heads]) if self.own else None
-            y = unflatten(self.form, [values[name] for name in self.targets]) if self.own and self.targets else rows.y
-            for other in self.own:
-                other.update(outputs, y)
-        self.losses.add(total, mass, batch.rows)
+            for tally in (*self.joint_loss, *self.tallies.values()):
+                tally.add(values, batch.rows)
+            outputs = unflatten(self.structure, [values[name] for name in self.heads]) if self.others else None
+            has_targets = self.others and self.targets
+            y = unflatten(self.form, [values[name] for name in self.targets]) if has_targets else rows.y
+            for metric in self.others:
+                metric.update(outputs, y)
+            weights = [float(batch.step_rows if part.kind == SUM else batch.rows) for part in parts]
+            linear = [(w, part.name) for w, part in zip(weights, parts, strict=True) if part.kind != JOINT]
+            total = float(sum(weight * np.sum(values[name]) for weight, name in linear))
+        self.losses.add(total, float(batch.rows), batch.rows)
 
     def result(self) -> Losses:
-        """Return the loss."""
-        return self.losses
+        """Update the metrics of the graph with what was tallied; return the losses with those of a joint loss."""
+        if self.batch is None:
+            return self.losses
+        learner, world, losses = self.session.learner, self.session.world, self.losses
+        joint = [tally for tally in (*self.joint_loss, *self.tallies.values()) if tally.part.kind == JOINT]
+        ranks = world.all_gather([(tally.totals, tally.counts) for tally in joint]) if joint else []
+        scores = {}
+        for at, tally in enumerate(joint):
+            tally.merge(states[at] for states in ranks)
+            feeds = {} if tally.part.name in self.mixing else tally.feeds
+            scores[tally.part.name] = learner.value_of(tally.part, self.batch, feeds)
+        for metric, tally in self.tallies.items():
+            value, weight = (scores[tally.part.name], 1.0) if tally.part.name in scores else (tally.total, tally.weight)
+            metric.update(np.array([value]), np.array([weight]))
+        total = sum(scores[tally.part.name] for tally in self.joint_loss)
+        return replace(losses, loss_sum=losses.loss_sum + total * losses.rows)
+
+    def _find_mixing(self, rows: Batch) -> None:
+        """Find the scalars that the first batch cannot be divided for.
+
+        Raises:
+            ArgumentError: The loss is one of them, and there are several ranks.
+        """
+        learner, size = self.session.learner, self.session.world.size
+        loss_parts = () if learner.program.is_claimed else learner.program.loss
+        self.mixing = learner.undivided([*loss_parts, *(tally.part for tally in self.tallies.values())], rows)
+        if size > 1 and (names := [part.name for part in loss_parts if part.name in self.mixing]):
+            raise _mixing_loss(names[0], size)
+        self.joint_loss = [tally for tally in self.joint_loss if tally.part.name not in self.mixing]
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:
@@ -144,35 +191,16 @@ class GraphLearner(ArrayLearner):
 
     # On a rank.
 
-    def join(
-        self,
-        world: World,
-        state: State | None,
-        seed: int,
-        callbacks: Sequence[Any] = (),
-        fit: FitPlan | None = None,
-        steps: int | None = None,
-    ) -> Session:
-        """Open the session, and give the variables their values."""
-        parts = (*self.program.loss, *self.program.metrics.values())
-        whole = next((part for part in parts if part.kind == WHOLE), None)
-        if world.size > 1 and whole is not None:
-            cause = f" ({whole.cause!r} takes rows together)" if whole.cause else ""
-            raise ArgumentError(
-                f"{whole.name!r} is neither a mean nor a sum over the rows of a batch, each for itself{cause}, so "
-                f"{world.size} workers, of which each has a part of the rows, cannot compute it. Make it a mean of one "
-                "value a row (tf.reduce_mean) that needs no other rows, or train with one worker."
-            )
-        return super().join(world, state, seed, callbacks, fit, steps)
-
     def make(self) -> None:
         """Open the session."""
         program = self.program
         graph = tf.Graph()
         with graph.as_default(), quiet():
             definition = tf.GraphDef.FromString(program.graph)
+            reseed(definition, self._streams())
+            self.sums = RankSums(self.world)
             if program.active and self._ranks() > 1:
-                let_ranks_meet(definition, self._add)
+                let_ranks_meet(definition, self.sums.add)
             try:
                 tf.import_graph_def(definition, name="")
             except (ValueError, tf.errors.NotFoundError) as error:
@@ -186,9 +214,12 @@ class GraphLearner(ArrayLearner):
         self.weight_names = sorted(self.values.specs.keys() - program.slots)
         self.dense = _templates(program)
         self.torch: Any = None
-        self.error: BaseException | None = None
-        self.meets = False
-        self.steps = 0
+        self.take_turn(0, {})
+        self.is_rehearsed = program.is_claimed or self._ranks() == 1
+
+    def take_turn(self, steps: int, draws: Mapping[str, Any]) -> None:
+        """Go on after so many steps of the optimizer, with these random numbers in place of those of the graph."""
+        self.steps, self.draws = steps, draws
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the values of all variables but those of the optimizer."""
@@ -207,7 +238,7 @@ class GraphLearner(ArrayLearner):
         """Return the variables of the optimizer, or the state of one that steps outside of the graph."""
         if self.method is None:
             return {"slots": self.values.read(self.slots), "steps": self.steps}
-        return {"torch": self._stepper()[1].state_dict()}
+        return {"torch": self._stepper()[1].state_dict(), "steps": self.steps}
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
         """Take over the result of `optimizer_state`."""
@@ -227,13 +258,28 @@ class GraphLearner(ArrayLearner):
             (rate,) = self._call("rate", [rate], names)(*values, *self._drawn())
         return [] if rate is None else [float(rate)]
 
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the learning rate, where the optimizer keeps it in a variable, as those of Keras do.
+
+        Raises:
+            ArgumentError: It does not.
+        """
+        name = str(self.program.rate).partition(":")[0].partition("/Read")[0]
+        if name not in self.values.specs:
+            raise ArgumentError(
+                "the learning rate of this optimizer is no variable, so no callback can change it. Take an optimizer "
+                "of Keras, or a schedule of tf.train."
+            )
+        self.values.write({name: rate})
+
     def outputs(self, x: Any) -> Any:
         """Return the outputs for rows."""
         names, structure = flatten(self.program.outputs)
         arrays = _arranged(self.program.inputs, x, "x")
         feeds = [name for name, *_ in self.program.feeds]
         call = self._call("outputs", names, [port.name for port in flatten(self.program.inputs)[0]] + feeds)
-        answers = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
+        with self.preserving():
+            answers = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
         return unflatten(structure, list(map(np.asarray, answers)))
 
     def takes(self, x: Any) -> bool:
@@ -253,27 +299,24 @@ class GraphLearner(ArrayLearner):
             if spec.indices is None:
                 gradients[spec.variable] = gradient
                 continue
-            rows, counts = np.zeros_like(self.dense[spec.variable]), np.zeros_like(self.dense[spec.variable + _ROWS])
+            rows = np.zeros_like(self.dense[spec.variable])
+            counts = np.zeros_like(self.dense[spec.variable + ROWS_OF_SPARSE])
             np.add.at(rows, values[spec.indices], gradient)
             counts[values[spec.indices]] = 1.0
-            gradients[spec.variable], gradients[spec.variable + _ROWS] = rows, counts
+            gradients[spec.variable], gradients[spec.variable + ROWS_OF_SPARSE] = rows, counts
         return total, float(batch.rows), gradients
 
     def idle(self, batch: Batch) -> None:
-        """Meet the other ranks where they meet within a step."""
-        if self.program.active:
+        """Take the step along, where ranks meet within it, or variables are written."""
+        if self.program.active or self.program.written:
             self._step(batch)
-            return
-        if self._counted():
-            self._shares(batch, 0, training=True)
-        if self.program.averages:
-            self._agree_on_updates(0, batch.step_rows)
 
     def apply(self, gradients: Arrays) -> None:
         """Take a step of the optimizer."""
         gradients = self._clipped(gradients)
         if self.method is not None:
             self._step_outside(gradients)
+            self.steps += 1
             return
         feeds: dict[str, np.ndarray] = {}
         turn = self._turn()
@@ -283,13 +326,35 @@ class GraphLearner(ArrayLearner):
                 continue
             gradient = gradients[spec.variable]
             if spec.indices_port is not None:
-                rows = np.flatnonzero(gradients[spec.variable + _ROWS])
+                rows = np.flatnonzero(gradients[spec.variable + ROWS_OF_SPARSE])
                 kind = self.session.graph.get_tensor_by_name(spec.indices_port).dtype.as_numpy_dtype
                 feeds[spec.indices_port], gradient = rows.astype(kind), gradient[rows]  # a callable casts nothing
             feeds[spec.port] = gradient
         names, values = self._fed()
         self._call(f"apply {apply}", [apply], [*feeds, *names])(*feeds.values(), *values, *self._drawn())
         self.steps += 1
+
+    def value_of(self, part: Part, batch: Batch, feeds: Mapping[str, Any], joined: bool = True) -> float:
+        """Return a scalar's value for a batch, or for the totals that are fed."""
+        for name in self.program.setup:  # local variables, in which metrics of tf.metrics count
+            if self.session.graph.as_graph_element(name).type.startswith("Assign"):
+                self.session.run(name)
+        (value,) = self.fetch(f"score {part.name}", [part.name], batch, False, (), feeds, joined)
+        return float(np.sum(value))
+
+    def undivided(self, parts: Sequence[Part], batch: Batch) -> list[str]:
+        """Return the names of the scalars that a batch cannot be divided for, as far as two pieces of one tell."""
+        program = self.program
+        if batch.rows < 2 or program.has_statistics or program.draw:  # then two pieces are no batch
+            return []
+
+        def fetch(names: list[str], cut: slice) -> list[Any]:
+            count = len(range(*cut.indices(batch.rows)))
+            x, y = cut_rows(batch.x, cut), None if batch.y is None else cut_rows(batch.y, cut)
+            piece = replace(batch, x=x, y=y, rows=count)
+            return self.fetch(f"piece {names}", names, piece, training=False, joined=False)
+
+        return undivided(parts, fetch, lambda part, feeds: self.value_of(part, batch, feeds, False), batch.rows)
 
     def end_epoch(self, line: dict[str, Any]) -> None:
         """Tell an optimizer of `orca_classic.bigdl.optimizers` that an epoch has ended, for its schedule."""
@@ -303,38 +368,32 @@ class GraphLearner(ArrayLearner):
         self.calls.clear()
         self.session.close()
 
+    def rehearse(self, batch: Batch) -> None:
+        """Try before the first step whether ranks train as one process does; all ranks call it together."""
+        if not self.is_rehearsed:
+            self.is_rehearsed = rehearse(self, batch)
+
     def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
         """Run the forward pass and the gradients; return this rank's part of the loss, and the fetched values."""
         names = [self.program.total]
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
-        shares, lowers = self._shares(batch, batch.rows, training=True)
-        purpose = " ".join(["train", *lowers])
-        values = self.fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
-        if self.program.averages:
-            self._agree_on_updates(batch.rows, batch.step_rows)
+        turn = self._turn()
+        shares = [
+            0.0 if not batch.rows or (turn is not None and part.name not in turn.terms)
+            else float(batch.step_rows if part.kind == SUM else batch.rows)
+            for part in self.program.loss
+        ]  # fmt: skip
+        more = {self.program.shares: np.array(shares, np.float32)}
+        values = self.fetch("train", names, batch, True, self.program.updates, more)
         return float(values[0]), dict(zip(names, values, strict=True))
 
-    def _shares(self, batch: Batch, rows: int, training: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the factor of this rank's part of each term, so that the ranks add up to rows x the loss.
-
-        Beside it, the divisors where this rank counts nothing and others do: its part is zero, not 0 / 0. Where no
-        rank counts anything, each has the loss itself, as one process has it.
-        """
-        masses: dict[str, float] = {}
-        lowers: dict[str, np.ndarray] = {}
-        if counts := self._counted():
-            mine = np.array(self.fetch("masses", counts, batch, training), np.float64) * bool(rows)
-            whole = self.world.all_reduce([mine], "sum")[0]
-            ratios = np.divide(mine * batch.step_rows, whole, out=np.full(len(mine), float(rows)), where=whole != 0)
-            masses = dict(zip(counts, ratios, strict=True))
-            empty = {name for name, own, all_ in zip(counts, mine, whole, strict=True) if all_ and not own}
-            ones = [part.lower for part in self.program.loss if part.mass in empty and part.lower is not None]
-            lowers = {port.name: np.ones([size or 1 for size in port.shape or ()], port.dtype) for port in ones}
-        kinds = {SUM: float(batch.step_rows) * bool(rows)}
-        shares = [masses[part.mass] if part.mass else kinds.get(part.kind, float(rows)) for part in self.program.loss]
-        if training and (turn := self._turn()) is not None:
-            shares = [share * (part.name in turn.terms) for share, part in zip(shares, self.program.loss, strict=True)]
-        return np.array(shares, np.float32), lowers
+    @contextmanager
+    def preserving(self) -> Iterator[None]:
+        """Undo what the forward pass writes into variables: only steps of training may."""
+        before = self.values.read(self.program.written) if self.program.written else {}
+        yield
+        if before:
+            self.values.write(before)
 
     def _fed(self) -> tuple[list[str], list[Any]]:
         """Return the tensors that are fed in training besides the rows, and their values: a learning rate, say."""
@@ -349,29 +408,6 @@ class GraphLearner(ArrayLearner):
             at -= turn.steps
         return None
 
-    def _counted(self) -> list[str]:
-        return list(dict.fromkeys(part.mass for part in self.program.loss if part.mass))
-
-    def evaluated(self, values: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
-        """Return this rank's part of the loss of an evaluation's step, and the divisor of the ranks' sum."""
-        parts = self.program.loss
-        if not parts or not batch.rows:
-            if any(part.kind == COUNTED for part in parts) and not self._one_count():
-                self._shares(batch, 0, training=False)
-            return 0.0, 0.0
-        if count := self._one_count():
-            mass = float(values[count])
-            return sum(float(values[part.name]) for part in parts) * mass if mass else 0.0, mass
-        shares, _ = self._shares(batch, batch.rows, training=False)
-        terms = [(share, float(values[part.name])) for share, part in zip(shares, parts, strict=True) if share]
-        return float(sum(share * value for share, value in terms)), float(batch.rows)
-
-    def _one_count(self) -> str | None:
-        """Return the mass of the loss, where all of its terms but constants have the same one."""
-        counts = self._counted()
-        alone = all(part.kind in (COUNTED, "constant") for part in self.program.loss)
-        return counts[0] if len(counts) == 1 and alone else None
-
     def fetch(
         self,
         purpose: str,
@@ -380,41 +416,38 @@ class GraphLearner(ArrayLearner):
         training: bool,
         operations: Sequence[str] = (),
         more: Mapping[str, np.ndarray] | None = None,
+        joined: bool = True,
     ) -> list[Any]:
-        """Run the session on a batch's rows."""
-        program, more = self.program, dict(more or {})
+        """Run the session on a batch's rows; with the other ranks where they meet within it, unless it is a trial."""
+        program, more = self.program, {**(more or {}), **self.draws}
         if program.active:
             more[program.active] = np.array(batch.rows > 0, np.float64)
         arrays = _arranged(program.inputs, batch.x, "x")
         ports = flatten(program.inputs)[0]
-        if program.labels is not None and batch.y is not None:
+        if program.labels is not None:
+            if batch.y is None:
+                raise DataError("the graph takes labels, and the data has none. Pass (x, y), or label_cols=.")
             arrays += _arranged(program.labels, batch.y, "y")
             ports = ports + flatten(program.labels)[0]
         feeds = [port.name for port in ports] + [name for name, *_ in program.feeds] + list(more)
         values = [value[0 if training else 1] for _, *value in program.feeds]
         call = self._call(purpose, [*names, *operations], feeds)
-        self.meets = True
         try:
-            return call(*arrays, *values, *more.values(), *self._drawn())
+            with self.sums.joined(joined):
+                return call(*arrays, *values, *more.values(), *self._drawn())
         except tf.errors.OpError as error:
-            if self.error is not None:  # of which TensorFlow has kept the text alone
-                raise self.error from None
+            if self.sums.error is not None:  # of which TensorFlow has kept only the text
+                raise self.sums.error from None
             if not isinstance(error, tf.errors.InvalidArgumentError):
                 raise
             raise DataError(f"the graph cannot compute a batch of {batch.rows} rows: {error.message}") from error
-        finally:
-            self.meets = False
 
     def _ranks(self) -> int:
         return 1 if self.world is None else self.world.size
 
-    def _add(self, array: np.ndarray) -> np.ndarray:
-        """Return the sum of an array over all ranks; in answers, which ranks give each for itself, the array."""
-        try:
-            return self.world.all_reduce([array], "sum")[0] if self.meets else array
-        except BaseException as error:
-            self.error = error
-            raise
+    def _streams(self) -> int:
+        """Return a number by which draws that count for themselves differ between ranks, and from fit to fit."""
+        return 0 if self.world is None else self.world.rank + self.world.size * self.steps_before
 
     def _call(self, purpose: str, fetches: Sequence[str], feeds: Sequence[str]) -> Callable[..., list[Any]]:
         """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is.
@@ -443,20 +476,11 @@ class GraphLearner(ArrayLearner):
         return self.calls[key]
 
     def _drawn(self) -> list[np.ndarray]:
-        """Return the seed of this step's draws, where the graph draws."""
-        return [self.generator.integers(2**62, size=2)] if self.program.draw else []
-
-    def _agree_on_updates(self, rows: int, step_rows: int) -> None:
-        """Give the variables that updates have written the mean over the ranks, by their rows."""
-        values = self.values.read(self.program.averages)
-        flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
-        flat = flat * rows if rows else np.zeros_like(flat)  # no number may come of the rows that stand in for none
-        means, start = self.world.all_reduce([flat], "sum")[0] / step_rows, 0
-        for name, value in values.items():
-            part = means[start : start + value.size].reshape(value.shape)
-            start += value.size
-            values[name] = (np.rint(part) if value.dtype.kind in "iub" else part).astype(value.dtype)
-        self.values.write(values)
+        """Return the seeds of this step's draws, where the graph draws: of this rank, and of all ranks."""
+        if not self.program.draw:
+            return []
+        common = np.random.default_rng((self.seed, self.steps))
+        return [np.stack([each.integers(2**62, size=2) for each in (self.generator, common)])]
 
     def _clipped(self, gradients: Arrays) -> dict[str, np.ndarray]:
         arrays = dict(gradients)
@@ -476,7 +500,8 @@ class GraphLearner(ArrayLearner):
 
             values = self.values.read([spec.variable for spec in self.program.gradients])
             parameters = {name: torch.nn.Parameter(torch.from_numpy(np.array(v))) for name, v in values.items()}
-            self.torch = parameters, self.method.build(list(parameters.values()))
+            own = parameters if isinstance(self.method, MethodsByPrefix) else list(parameters.values())
+            self.torch = parameters, self.method.build(own)
         return self.torch
 
     def _step_outside(self, gradients: Arrays) -> None:
@@ -487,6 +512,38 @@ class GraphLearner(ArrayLearner):
             parameter.grad = torch.from_numpy(np.ascontiguousarray(gradients[name])).to(parameter.dtype)
         optimizer.step()
         self.values.write({name: parameter.detach().numpy() for name, parameter in parameters.items()})
+
+
+class RankSums:
+    """The sums over ranks in the middle of a run of a session.
+
+    Args:
+        world: The ranks; None for a rank without others.
+    """
+
+    def __init__(self, world: World | None) -> None:
+        self.world = world
+        self.is_joined = False
+        self.error: BaseException | None = None
+
+    @contextmanager
+    def joined(self, is_joined: bool) -> Iterator[None]:
+        """Sum over all ranks while a block runs; other runs, such as predictions, are those of one rank."""
+        self.is_joined = is_joined
+        try:
+            yield
+        finally:
+            self.is_joined = False
+
+    def add(self, array: np.ndarray) -> np.ndarray:
+        """Return the sum of an array over the ranks."""
+        if not self.is_joined or self.world is None:
+            return array
+        try:
+            return self.world.all_reduce([array], "sum")[0]
+        except BaseException as error:
+            self.error = error
+            raise
 
 
 class Values:
@@ -521,31 +578,6 @@ class Values:
             rest = {name: value for name, value in rest.items() if name not in names}
 
 
-class TensorMetric(Metric):
-    """A metric that the graph itself computes: a mean over rows, or over its counts; a sum stays one.
-
-    Args:
-        tensor: Its name in the program.
-        sums: Whether it is a sum over rows.
-    """
-
-    def __init__(self, tensor: str, sums: bool = False) -> None:
-        self.name = self.tensor = tensor
-        self.sums = sums
-
-    def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
-        """Return the sum, and its count."""
-        return output.sum(), target.sum()
-
-    def score(self, total: Any, count: Any) -> Any:
-        """Return the mean, or the sum."""
-        return total if self.sums else total / count
-
-
-def _names(part: Part) -> list[str]:
-    return [part.name, part.mass] if part.mass else [part.name]
-
-
 def _templates(program: GraphProgram) -> dict[str, np.ndarray]:
     """Return arrays that take no memory, in the shapes of the gradients."""
     specs = {spec.name: spec for spec in program.variables}
@@ -554,7 +586,7 @@ def _templates(program: GraphProgram) -> dict[str, np.ndarray]:
         spec = specs[gradient.variable]
         arrays[spec.name] = np.broadcast_to(np.zeros((), spec.dtype), spec.shape)
         if gradient.indices is not None:
-            arrays[spec.name + _ROWS] = np.broadcast_to(np.zeros((), np.float32), spec.shape[:1])
+            arrays[spec.name + ROWS_OF_SPARSE] = np.broadcast_to(np.zeros((), np.float32), spec.shape[:1])
     return arrays
 
 
@@ -574,6 +606,22 @@ def _arranged(ports: Any, tree: Any, what: str) -> list[np.ndarray]:
             f"{len(arrays)}. Pass one array (or column) for each."
         )
     return [port.arrange(array) for port, array in zip(places, arrays, strict=True)]
+
+
+def _mixing_loss(name: str, ranks: int) -> ArgumentError:
+    return ArgumentError(
+        f"the loss {name!r} takes rows together, so {ranks} workers, of which each has a part of the rows, cannot "
+        'evaluate it. Evaluate with one worker, or pass loss_reduction="mean" to from_graph to take it as that of each '
+        "worker's own rows."
+    )
+
+
+def _mixing_metric(name: str) -> ArgumentError:
+    return ArgumentError(
+        f"the metric {name!r} of a batch is not made of those of its parts, so it cannot be computed over several "
+        "batches or workers. Pass a tensor of means, sums or extremes of one value a row, a metric of orca.metrics, or "
+        "evaluate with one worker and a batch_size of all rows."
+    )
 
 
 def _config(message: bytes) -> Any:
