@@ -431,9 +431,8 @@ class OpenvinoPredictor(Predictor):
 
     def _new_queue(self) -> Any:
         # Twice as many as run at a time: one is filled while another is computed.
-        queue = ov.AsyncInferQueue(
-            self.compiled_model, 2 * self.compiled_model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
-        )
+        count = self.compiled_model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        queue = ov.AsyncInferQueue(self.compiled_model, 2 * count)
         queue.set_callback(_keep)
         return queue
 
@@ -442,12 +441,8 @@ def _compiled(graph: Graph, config: Mapping[str, Any]) -> Any:
     width = threads()
     # f32: processors with bf16 would use that by default and predict with two digits. Threads of several tasks on
     # one machine must not be pinned: all of them would sit on its first cores.
-    settings = {
-        "PERFORMANCE_HINT": "THROUGHPUT",
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": width,
-        "ENABLE_CPU_PINNING": width == os.cpu_count(),
-    }
+    settings: dict[str, Any] = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32"}
+    settings |= {"INFERENCE_NUM_THREADS": width, "ENABLE_CPU_PINNING": width == os.cpu_count()}
     try:
         return _core().compile_model(graph.open(), DEVICE, settings | dict(config))
     except (RuntimeError, TypeError) as error:
