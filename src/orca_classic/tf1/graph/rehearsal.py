@@ -86,7 +86,7 @@ def _rows_of_ranks(learner: GraphLearner, batch: Batch) -> tuple[Any, Any] | Non
 def _difference(learner: GraphLearner, x: Any, y: Any) -> str:
     """Return how two ranks differ from one; "" if they do not."""
     rows = len(flatten(x)[0][0])
-    cut = max(1, rows // 3)
+    cut = max(2 if rows > 3 else 1, rows // 3)  # a graph may squeeze a single row away
     order = np.arange(rows)
     first, second = order[:cut], np.concatenate([order[cut:], order[: max(1, cut // 2)]])  # with a row of the other
     if len(first) == len(second):
