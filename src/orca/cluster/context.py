@@ -107,7 +107,9 @@ def init_orca_context(
         NotYet: Kubernetes is not built yet.
     """
     if runtime not in _ray.RUNTIMES:
-        raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, _ray.RUNTIMES)}")
+        raise ArgumentError(
+            f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, _ray.RUNTIMES)}", code="unknown-runtime"
+        )
     memory, num_nodes = java_size(memory, "memory"), positive("num_nodes", num_nodes)
     with _lock:
         if runtime == "ray":
@@ -235,7 +237,8 @@ def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[st
     if cluster_mode is not None:
         raise ArgumentError(
             f"cluster_mode is not supported for runtime='ray'; got {cluster_mode!r}. Leave it out for a Ray on this "
-            "machine, or pass address= to connect to a running one."
+            "machine, or pass address= to connect to a running one.",
+            code="cluster-mode-on-ray",
         )
     cores = checked_cores(cores, star=True)
     if (context := _ray.up()) is not None:
@@ -263,7 +266,9 @@ def _checked_mode(cluster_mode: str | None) -> str:
     mode = str(cluster_mode).lower()
     if mode not in KINDS:
         legal = ", ".join(KINDS)
-        raise ArgumentError(f"cluster_mode can only be {legal}; got {cluster_mode!r}.{near(mode, KINDS)}")
+        raise ArgumentError(
+            f"cluster_mode can only be {legal}; got {cluster_mode!r}.{near(mode, KINDS)}", code="unknown-cluster-mode"
+        )
     return mode
 
 
@@ -300,7 +305,9 @@ class _Setting:
         try:
             self.value = self.check(value)
         except (TypeError, ValueError, AttributeError):
-            raise ArgumentError(f"OrcaContext.{self.name} must be {self.legal}; got {value!r}.") from None
+            raise ArgumentError(
+                f"OrcaContext.{self.name} must be {self.legal}; got {value!r}.", code="bad-context-setting"
+            ) from None
 
 
 def _flag(value: Any) -> bool:
@@ -366,7 +373,8 @@ class OrcaContext(metaclass=OrcaContextMeta):
         if _spark.is_connect(session):
             raise ArgumentError(
                 "No active SparkContext: the active session is a Spark Connect one, which has none. "
-                "Use OrcaContext.get_spark_session()."
+                "Use OrcaContext.get_spark_session().",
+                code="connect-has-no-context",
             )
         return session.sparkContext
 
@@ -375,7 +383,7 @@ class OrcaContext(metaclass=OrcaContextMeta):
         """Return the active SparkSession."""
         session = _spark.active_session()
         if session is None:
-            raise ArgumentError("No active SparkContext. Call init_orca_context() first.")
+            raise ArgumentError("No active SparkContext. Call init_orca_context() first.", code="no-spark-context")
         return session
 
     @staticmethod

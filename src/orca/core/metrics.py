@@ -114,7 +114,10 @@ def _by_name(word: str) -> Metric:
     kind = ALIASES.get(name) or next((kind for kind in NAMED if kind.__name__.lower() == name), None)
     if kind is None:
         names = ", ".join(sorted(kind.__name__ for kind in NAMED))
-        raise ArgumentError(f"There is no metric named {word!r}. Pass one of {names}, or a function f(output, target).")
+        raise ArgumentError(
+            f"There is no metric named {word!r}. Pass one of {names}, or a function f(output, target).",
+            code="unknown-metric",
+        )
     return kind().named(word)
 
 
@@ -124,7 +127,9 @@ def _no_metric(item: object) -> ArgumentError:
     else:
         thing = type(item).__name__
         advice = "Pass metrics such as [Accuracy()] from orca.metrics, or functions f(output, target)."
-    return ArgumentError(f"Only orca metrics and customized functions are supported, but get {thing}. {advice}")
+    return ArgumentError(
+        f"Only orca metrics and customized functions are supported, but get {thing}. {advice}", code="not-a-metric"
+    )
 
 
 def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
@@ -135,7 +140,8 @@ def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
         if name.lower() in RESERVED:
             raise ArgumentError(
                 f"A metric cannot be named {name!r}: the statistics hold something else under that key. "
-                f"Give it another name with a dict: metrics={{'my_{name}': ...}}."
+                f"Give it another name with a dict: metrics={{'my_{name}': ...}}.",
+                code="metric-name-taken",
             )
         while name.lower() in names:
             number += 1
@@ -263,7 +269,9 @@ class Metric:
     def get_metric(self, backend: str = "bigdl") -> Any:
         """Return a copy that counts for a backend: "bigdl", "tf", "pytorch" or "mxnet"."""
         if backend not in BACKENDS:
-            raise ArgumentError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}.")
+            raise ArgumentError(
+                f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}.", code="unknown-metric-backend"
+            )
         return getattr(self, f"get_{backend}_metric")()
 
     def get_pytorch_metric(self) -> Any:
@@ -522,7 +530,8 @@ class Poisson(MeanMetric):
         if negative:
             raise DataError(
                 f"{self.name} needs rates as outputs; {int(negative)} are negative. End the model with exp or "
-                "softplus, or evaluate its loss instead."
+                "softplus, or evaluate its loss instead.",
+                code="negative-rates",
             )
         return total / count
 
@@ -612,7 +621,8 @@ class SparseCategoricalCrossEntropy(_ClassProbabilityMetric):
         if unknown:
             raise DataError(
                 f"{self.name} needs class numbers from 0 to one less than the number of outputs; {int(unknown)} labels "
-                f"are not. Subtract 1 from labels that start at 1, and leave out rows without a class."
+                f"are not. Subtract 1 from labels that start at 1, and leave out rows without a class.",
+                code="labels-not-classes",
             )
         return super().score(total, count, outside)
 
@@ -736,7 +746,8 @@ class AUC(ROC):
         if threshold_num is not None and threshold_num < 2:
             raise ArgumentError(
                 f"AUC needs at least 2 thresholds; got threshold_num={threshold_num}. Pass 200, or None for the exact "
-                f"area."
+                f"area.",
+                code="bad-threshold-count",
             )
         self.threshold_num, self.keeps_rows = threshold_num, threshold_num is None
 
@@ -857,7 +868,10 @@ def _array(name: str, leaf: Any) -> Any:
         return leaf if leaf is None else leaf.detach()
     array = array_of(leaf, f"the data of {name}")
     if array.dtype.kind in "OUSMmc":
-        raise DataError(f"{name} needs numbers; got {array.dtype} ({type(leaf).__name__}). Encode labels as numbers.")
+        raise DataError(
+            f"{name} needs numbers; got {array.dtype} ({type(leaf).__name__}). Encode labels as numbers.",
+            code="not-numbers",
+        )
     return array
 
 
@@ -867,7 +881,10 @@ def _first(name: str, tree: Tree) -> Tensor:
 
     leaves, _ = flatten(tree)
     if not leaves or leaves[0] is None:
-        raise DataError(f"{name} compares outputs with targets; got {tree!r} for one of them. Give labels to evaluate.")
+        raise DataError(
+            f"{name} compares outputs with targets; got {tree!r} for one of them. Give labels to evaluate.",
+            code="metric-needs-targets",
+        )
     array = _array(name, leaves[0])
     return array if _is_tensor(array) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
@@ -880,7 +897,8 @@ def _rows_in(name: str, output: Tree, target: Tree) -> int:
         words = [", ".join(map(str, group)) or "nothing" for group in shapes]
         raise DataError(
             f"{name} needs one target for every output, row by row; got output {words[0]} and target {words[1]}. "
-            f"Let the model return an output for every row of its batch."
+            f"Let the model return an output for every row of its batch.",
+            code="metric-rows-differ",
         )
     ((count,),) = counts
     return int(count)
@@ -902,7 +920,8 @@ def _threshold(owner: str, value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         raise ArgumentError(
-            f"threshold of {owner} must be a number; got {value!r}. Pass 0.5 for probabilities, 0.0 for logits."
+            f"threshold of {owner} must be a number; got {value!r}. Pass 0.5 for probabilities, 0.0 for logits.",
+            code="bad-threshold",
         )
     return float(value)
 
@@ -912,7 +931,9 @@ def _one_number(value: Any, need: str, advice: str) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         shape = tuple(getattr(value, "shape", ()))
-        raise ArgumentError(f"{need}; got {type(value).__name__} of shape {shape}. {advice}") from error
+        raise ArgumentError(
+            f"{need}; got {type(value).__name__} of shape {shape}. {advice}", code="metric-not-a-number"
+        ) from error
 
 
 # ---- tensors ----------------------------------------------------------------------------------------------------

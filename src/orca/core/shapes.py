@@ -17,7 +17,10 @@ SLACK = 1e-6  # how far rounding may carry a probability out of [0, 1]
 
 def unfit(name: str, output: Tensor, target: Tensor, need: str) -> DataError:
     """Return the error that an output and its target lack what a metric needs."""
-    return DataError(f"{name} needs {need}; got output {tuple(output.shape)} and target {tuple(target.shape)}.")
+    return DataError(
+        f"{name} needs {need}; got output {tuple(output.shape)} and target {tuple(target.shape)}.",
+        code="metric-shapes-differ",
+    )
 
 
 def core(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -77,7 +80,8 @@ def refuse_ambiguous(name: str, count: Any) -> None:
     if count > 0:
         raise DataError(
             f"{name} compares the largest class of a row, and {int(count)} targets name several classes, or none. "
-            "Pass BinaryAccuracy() for several labels a row: it compares each of them."
+            "Pass BinaryAccuracy() for several labels a row: it compares each of them.",
+            code="several-classes-per-row",
         )
 
 
@@ -120,4 +124,7 @@ def count_outside(chance: Tensor) -> Tensor:
 def refuse_outside(name: str, outside: Any, advice: str) -> None:
     """Raise a clear error if there are such: in the end, as to look at each batch would wait for the device."""
     if outside:
-        raise DataError(f"{name} needs probabilities as outputs; {int(outside)} lie outside [0, 1]. {advice}")
+        raise DataError(
+            f"{name} needs probabilities as outputs; {int(outside)} lie outside [0, 1]. {advice}",
+            code="outputs-not-probabilities",
+        )

@@ -44,7 +44,7 @@ def failed_function(call: str, error: Exception) -> Exception:
     if isinstance(error, OrcaError) or is_debug():
         return error
     trace = digest(trace_of(error, TRACE_LIMIT))
-    return DataError(f"{call}: the function failed: {shortened(reason_of(error))}\n\n{trace}")
+    return DataError(f"{call}: the function failed: {shortened(reason_of(error))}\n\n{trace}", code="function-failed")
 
 
 def _spark_context() -> Any:

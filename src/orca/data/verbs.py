@@ -145,7 +145,7 @@ class Verbs:
         with refused():
             wrong = peek(rdd, partial(_refusal, key=key))
         if wrong:
-            raise ArgumentError(wrong)
+            raise ArgumentError(wrong, code="not-indexable")
         return self.to_lazy()._made(rdd.map(operator.itemgetter(key)))
 
     def repartition(self, num_partitions: int) -> Self:
@@ -186,7 +186,10 @@ class Verbs:
         with refused():
             lengths = sorted(set(self.rdd.map(_items).collect()))
         if len(lengths) > 1:
-            raise DataError(f"split needs shards with the same number of items; got shards of {lengths} items.")
+            raise DataError(
+                f"split needs shards with the same number of items; got shards of {lengths} items.",
+                code="shards-not-splittable",
+            )
         if not lengths or lengths[0] < 2:
             return [self]
         return [self._made(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
@@ -199,19 +202,21 @@ class Verbs:
         """
         kind = type(self)
         if not isinstance(other, kind):
-            raise ArgumentError(f"other should be a {kind.__name__}; got {type(other).__name__}.")
+            raise ArgumentError(f"other should be a {kind.__name__}; got {type(other).__name__}.", code="bad-shards")
         mine, theirs = self.num_partitions(), other.num_partitions()
         if mine != theirs:
             raise ArgumentError(
                 f"The two {kind.__name__} should have the same number of partitions; got {mine} and {theirs}. "
-                "Call repartition on one of them."
+                "Call repartition on one of them.",
+                code="partitions-differ",
             )
         with refused():
             one, two = (shards.rdd.mapPartitions(_shard_count).collect() for shards in (self, other))
         if one != two:
             raise ArgumentError(
                 f"The two {kind.__name__} should have the same number of elements in each partition; got {one} and "
-                f"{two}."
+                f"{two}.",
+                code="partitions-differ",
             )
         return self._made(self.rdd.zip(other.rdd), "builtins.tuple", other)
 
@@ -225,7 +230,8 @@ class Verbs:
         """
         if self._get_class_name() != SERIES:
             raise ArgumentError(
-                f"unique needs shards that are pandas Series, as shards['column'] gives; got {self._get_class_name()}."
+                f"unique needs shards that are pandas Series, as shards['column'] gives; got {self._get_class_name()}.",
+                code="not-series",
             )
         with refused():
             values = join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique()
@@ -249,7 +255,7 @@ class Verbs:
 
         rdd, empty = self._rows("partition_by")
         if isinstance(cols, list | set | dict):
-            raise ArgumentError(f"partition_by takes the name of one column; got {cols!r}.")
+            raise ArgumentError(f"partition_by takes the name of one column; got {cols!r}.", code="bad-column-names")
         frames.check_columns([cols], empty.columns, "partition_by")
         parts = self._parts() if num_partitions is None else positive("num_partitions", num_partitions)
         return self._made(frames.regroup(rdd, frames.hashed([cols], parts), parts, empty), FRAME)
@@ -292,7 +298,8 @@ class Verbs:
 
         if not isinstance(right, type(self)):
             raise ArgumentError(
-                f"merge: right should be a {type(self).__name__} of pandas DataFrames; got {type(right).__name__}."
+                f"merge: right should be a {type(self).__name__} of pandas DataFrames; got {type(right).__name__}.",
+                code="bad-shards",
             )
         (left_rows, left_empty), (right_rows, right_empty) = self._rows("merge"), right._rows("merge")
         blanks = [left_empty, right_empty]
@@ -391,7 +398,8 @@ class Verbs:
         if self._get_class_name() != "builtins.dict":
             raise ArgumentError(
                 'stack_feature_labels needs shards of {"x": ..., "y": ...}, as assembleFeatureLabelCols makes; got '
-                f"{self._get_class_name()}."
+                f"{self._get_class_name()}.",
+                code="not-labelled-shards",
             )
         return self._made(self.rdd.map(_stacked), "builtins.dict")
 
@@ -433,7 +441,7 @@ class Verbs:
         from orca.data import frames
 
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ArgumentError(f"head: n must be a whole number of at least 0; got {n!r}.")
+            raise ArgumentError(f"head: n must be a whole number of at least 0; got {n!r}.", code="bad-count")
         with refused():
             return frames.head(*self._rows("head"), n)
 
@@ -444,7 +452,7 @@ class Verbs:
         self._frames("concat_to_pdf")
         frames = self.collect()
         if not frames:
-            raise DataError("there are no shards: the RDD of this XShards is empty.")
+            raise DataError("there are no shards: the RDD of this XShards is empty.", code="no-shards")
         return join(frames) if not axis else pd.concat(frames, axis=1)
 
     def sample_to_pdf(
@@ -474,7 +482,10 @@ class Verbs:
     def _frames(self, verb: str) -> Any:
         """Return the RDD of shards that are frames."""
         if self._get_class_name() != FRAME:
-            raise ArgumentError(f"{verb} needs shards that are pandas DataFrames; got {self._get_class_name()}.")
+            raise ArgumentError(
+                f"{verb} needs shards that are pandas DataFrames; got {self._get_class_name()}.",
+                code="needs-dataframes",
+            )
         return self.rdd
 
     def _rows(self, verb: str) -> tuple[Any, Any]:
@@ -488,7 +499,9 @@ class Verbs:
                 empty = peek(rdd, _no_rows, is_enough=_has_columns)
             return rdd.map(partial(check_same, blank=empty)), empty
         if info.kinds != (FRAME,):
-            raise DataError(f"{verb} needs shards that are pandas DataFrames; some are {info.kinds[1]}.")
+            raise DataError(
+                f"{verb} needs shards that are pandas DataFrames; some are {info.kinds[1]}.", code="not-dataframes"
+            )
         empty = union(info.layouts)
         return rdd if len(info.layouts) == 1 else rdd.map(partial(conform, blank=empty)), empty
 

@@ -208,7 +208,8 @@ def listen(host: str) -> socket.socket:
         door = socket.create_server(cast(Any, address), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ArgumentError(
-            f"the driver cannot listen on {host!r}: {error}. Pass the address of one interface of the driver's machine."
+            f"the driver cannot listen on {host!r}: {error}. Pass the address of an interface of the driver's machine.",
+            code="driver-cannot-listen",
         ) from None
     close_in_children(door)
     return door

@@ -58,7 +58,7 @@ def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
         chosen = [usecols] if isinstance(usecols, str) else list(usecols)
         kwargs["usecols"] = [one for one in chosen if one not in partitions]
         if not kwargs["usecols"]:
-            raise DataError(f"usecols chooses none of the columns in the files; got {usecols!r}.")
+            raise DataError(f"usecols chooses none of the columns in the files; got {usecols!r}.", code="no-columns")
         partitions = partitions[[name for name in partitions if name in chosen]]
     elif usecols is not None:
         partitions = partitions[[name for name in partitions if usecols(name)]]
@@ -126,7 +126,9 @@ def read_parquet(
     names = frame.columns if columns is None else [columns] if isinstance(columns, str) else list(columns)
     missing = [name for name in names if name not in frame.columns]
     if missing:
-        raise DataError(f"there are no columns {missing}; the files have {frame.columns}. Check columns=.")
+        raise DataError(
+            f"there are no columns {missing}; the files have {frame.columns}. Check columns=.", code="missing-column"
+        )
     return frame_shards(frame.select(*(f"`{name}`" for name in names)))
 
 

@@ -64,7 +64,7 @@ def _schemas(files: Iterable[DataFile]) -> Iterable[pa.Schema]:
             try:
                 schema = pq.read_schema(content)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{file.path} is no Parquet file: {error}") from None
+                raise DataError(f"{file.path} is no Parquet file: {error}", code="not-parquet") from None
         # Categories are texts to Spark.
         kinds = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in schema]
         yield pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, kinds, strict=True)])
@@ -78,7 +78,8 @@ def _common_schema(paths: Mapping[pa.Schema, str]) -> pa.Schema:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise DataError(
                 f"no type fits a column in all files: {error}. {path} differs from {next(iter(paths.values()))}. Read "
-                "these files apart, or name the other columns: schema='id bigint, name string'."
+                "these files apart, or name the other columns: schema='id bigint, name string'.",
+                code="column-types-differ",
             ) from None
     return common
 
@@ -146,7 +147,8 @@ def _looked_up(session: Any, path: str) -> list[str]:
     except Py4JJavaError as error:
         raise DataError(
             f"Spark cannot open {path}: {error.java_exception.toString()}. Copy the files to a file system of Spark, "
-            "or add its client to spark.jars."
+            "or add its client to spark.jars.",
+            code="path-unknown-to-spark",
         ) from None
     if not matches:
         raise _no_path([path])
@@ -154,8 +156,12 @@ def _looked_up(session: Any, path: str) -> list[str]:
 
 
 def _no_path(paths: list[str]) -> DataError:
-    return DataError(f"Path does not exist: {', '.join(paths)}. Check the path; workers must reach it too.")
+    return DataError(
+        f"Path does not exist: {', '.join(paths)}. Check the path; workers must reach it too.", code="missing-data-file"
+    )
 
 
 def _no_columns(paths: list[str]) -> DataError:
-    return DataError(f"No columns to parse from file: there is no content at {', '.join(paths)}. Check the path.")
+    return DataError(
+        f"No columns to parse from file: there is no content at {', '.join(paths)}. Check the path.", code="empty-file"
+    )

@@ -27,7 +27,8 @@ def check_kinds(callbacks: Sequence[Any]) -> None:
     for each in callbacks:
         if "on_epoch_end" not in dir(each) or isinstance(each, type):
             raise ArgumentError(
-                f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as [EarlyStopping(patience=2)]."
+                f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as [EarlyStopping(patience=2)].",
+                code="not-a-callback",
             )
 
 
