@@ -345,7 +345,7 @@ class GraphLearner(ArrayLearner):
     def undivided(self, parts: Sequence[Part], batch: Batch) -> list[str]:
         """Return the names of the scalars that a batch cannot be divided for, as far as two pieces of one tell."""
         program = self.program
-        if batch.rows < 2 or program.has_statistics or program.draw:  # then two pieces are no batch
+        if batch.rows < 5 or program.has_statistics or program.draw:  # then two pieces are no batch
             return []
 
         def fetch(names: list[str], cut: slice) -> list[Any]:
