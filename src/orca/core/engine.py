@@ -17,9 +17,11 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from orca.core import network
 from orca.core.processor import protect_from_amx
 from orca.core.resources import NO_LIMIT, Grant, cpus_of
 from orca.core.source import Open, Rows, Shards
+from orca.core.tls import Certificate, encrypted
 from orca.core.units import check_seconds, not_negative
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError, OrcaError, WorkerFailed
@@ -116,6 +118,8 @@ class Envelope:
     path: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
     verbosity: str = "info"
+    network: tuple[tuple[str, str], ...] = ()
+    certificate: Certificate | None = None  # of the run, if its connections are encrypted
 
 
 class ReportedFailure(OrcaError):
@@ -130,18 +134,30 @@ def dispatch(
     try:
         if protection := protect_from_amx():  # local ranks have this process's environment
             logger.warning("%s", protection)
-        work = seal(job, shards.open)
+        work, place = seal(job, shards.open), network.endpoint("hub", host)
+        certificate = Certificate.new() if network.wants_tls() else None
+        with suppress(ImportError), encrypted(certificate):  # a driver without torch leaves the check to the ranks
+            pass
         with (
             Progress(settings.progress, settings.bar) as progress,
             Echo(progress) as echo,
             Hub(
-                workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line, on_epoch=echo.epoch
+                workers,
+                place.host,
+                stall=settings.stall_timeout,
+                on_beat=echo.beat,
+                on_log=echo.line,
+                on_epoch=echo.epoch,
+                bind=place.bind if place.bind != place.host else "",
+                ports=place.ports,
             ) as hub,
             waiting(hub, settings.start_timeout, room),
             stopping_on_signals(hub),
         ):
             environment = tuple(hdfs.environment().items())
-            yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment, verbosity.verbosity()), hub
+            sent = tuple(network.settings().items())
+            path = tuple(sys.path)
+            yield Envelope(work, hub.ticket, settings, path, environment, verbosity.verbosity(), sent, certificate), hub
     except WorkerFailed as failure:
         raise failure from None
     except OSError as error:
@@ -194,6 +210,7 @@ def run_rank(
     extend_path(envelope.path)
     verbosity.adopt(envelope.verbosity)
     hdfs.adopt(dict(envelope.environment))
+    network.adopt(dict(envelope.network))
     protection = preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
@@ -203,6 +220,7 @@ def run_rank(
             link.reporting_crashes(),
             link.leaving_in_order(),
             speaking(link, settings.log_level, settings.log_to_driver),
+            encrypted(envelope.certificate),
         ):
             if protection:
                 logger.info("%s", protection)
