@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "frameworks": {"core", "errors", "rows", "monitor", "storage"},
     "registry": {"core", "errors"},
     "job": {"core", "errors", "rows", "monitor", "storage"},
-    "data": {"core", "errors", "rows", "storage", "cluster", "sources"},  # sources: rows of Spark for other engines
+    "data": {"core", "errors", "rows", "monitor", "storage", "cluster", "sources"},  # sources: rows for other engines
     "cluster": {"core", "errors", "monitor", "storage"},
     "doctor": {"core", "errors", "rows", "monitor", "storage", "cluster", "registry", "report"},
     "report": {"core", "errors", "storage"},

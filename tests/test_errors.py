@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import re
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +68,7 @@ def test_an_error_keeps_its_code_when_it_travels(kind: type[OrcaError]) -> None:
     error = kind("text", code="some-problem")
     again = pickle.loads(pickle.dumps(error))
     assert (again.code, str(again), type(again)) == ("some-problem", "text", kind)
-    assert kind("text").code == kind.code and re.fullmatch(r"[a-z]+(-[a-z]+)+", kind.code)
+    assert kind("text").code == kind.default_code
 
 
 def test_a_workers_failure_has_the_code_of_its_error() -> None:
@@ -78,3 +84,46 @@ def test_a_missing_dependency_gives_the_line_that_installs_it() -> None:
         "the ray engine needs the package 'ray', which is not installed. Run: pip install 'orca-dl[ray]'"
     )
     assert isinstance(pickle.loads(pickle.dumps(error)), ImportError)
+
+
+@pytest.fixture(scope="module")
+def listing() -> Any:
+    """Return the tool that lists the codes."""
+    path = Path(__file__).resolve().parent.parent / "tools" / "error_codes.py"
+    spec = importlib.util.spec_from_file_location("error_codes", path)
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+def test_every_error_has_a_code_that_names_one_problem_of_one_class(listing: Any) -> None:
+    defaults = listing.classes()
+    general = {"OrcaError", "ArgumentError", "SignatureError", "DataError", "NotSupported", "NotYet"}
+    places = [site for site in listing.sites() if site.file != "errors.py"]
+    assert [site for site in places if site.kind in general and not site.code] == []
+    codes = {site.code or defaults[site.kind] for site in places} | {*defaults.values()}
+    assert [code for code in codes if not re.fullmatch(r"[a-z]+(-[a-z]+)+", code)] == []
+    kinds = {code: {site.kind for site in places if site.code == code} for code in codes}
+    assert {code: names for code, names in kinds.items() if len(names) > 1} == {}
+
+
+def test_the_page_lists_every_code(listing: Any) -> None:
+    assert listing.PAGE.read_text() == listing.page(), "run python tools/error_codes.py"
+
+
+def test_an_error_of_a_task_is_read_from_the_text_that_spark_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.worker", types.ModuleType("pyspark.worker"))  # as in a worker of Spark
+    try:
+        try:
+            raise DataError("column 'y' holds nulls.\nDrop them: \"dropna\".", code="null-values")
+        except DataError as error:
+            raise pickle.loads(pickle.dumps(error)) from None
+    except DataError:
+        text = (
+            f"Job aborted due to stage failure:\n{traceback.format_exc()}\n\tat org.apache.spark.Task.run(Task.scala)"
+        )
+    found = errors.recorded_in(text)
+    assert type(found) is DataError and found.code == "null-values"
+    assert str(found) == "column 'y' holds nulls.\nDrop them: \"dropna\"."
+    assert errors.recorded_in("Traceback (most recent call last):\nKeyError: 'orca'") is None

@@ -59,7 +59,7 @@ def classes() -> dict[str, str]:
     codes: dict[str, str] = {}
     for node in tree.body:
         for line in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "code":
+            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "default_code":
                 codes[node.name] = ast.literal_eval(line.value)
     return codes
 

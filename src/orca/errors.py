@@ -35,14 +35,13 @@ class OrcaError(Exception):
         missing-label-cols
     """
 
-    code = "orca-error"
+    default_code = "orca-error"
     rank: int | None = None
     host: str | None = None
 
     def __init__(self, *args: Any, code: str = "") -> None:
         super().__init__(*args)
-        if code:
-            self.code = code
+        self.code = code or self.default_code
         if "pyspark.worker" in sys.modules:  # Spark brings the errors of its Python workers to the driver as text
             self.add_note(RECORD + json.dumps([type(self).__name__, self.code, *map(str, args[:1])]))
 
@@ -50,19 +49,19 @@ class OrcaError(Exception):
 class ArgumentError(OrcaError, ValueError, RuntimeError):
     """An argument that is wrong; caught as ValueError and as RuntimeError, as the two API families did."""
 
-    code = "bad-argument"
+    default_code = "bad-argument"
 
 
 class SignatureError(ArgumentError, TypeError):
     """A call with an argument that it does not have, or without one that it needs; also caught as TypeError."""
 
-    code = "bad-call"
+    default_code = "bad-call"
 
 
 class DataError(ArgumentError):
     """Data that does not fit: a missing column, unequal lengths, nulls, ragged rows."""
 
-    code = "bad-data"
+    default_code = "bad-data"
 
 
 class KnownArguments:
@@ -84,25 +83,25 @@ class KnownArguments:
 class TooFewSlots(ArgumentError):
     """A cluster that cannot run all workers at the same time."""
 
-    code = "too-few-slots"
+    default_code = "too-few-slots"
 
 
 class NotSupported(ArgumentError, AttributeError):
     """A verb that this kind of Estimator lacks and others have; names the way to go instead."""
 
-    code = "not-supported"
+    default_code = "not-supported"
 
 
 class NotYet(ArgumentError, NotImplementedError):
     """A feature that is promised but not built yet; names the way to do the same today."""
 
-    code = "not-built-yet"
+    default_code = "not-built-yet"
 
 
 class MissingDependency(OrcaError, ImportError):
     """A package that is missing, with the line that installs it."""
 
-    code = "missing-package"
+    default_code = "missing-package"
 
     @classmethod
     def of(cls, package: str, extra: str, need: str) -> MissingDependency:
@@ -113,13 +112,13 @@ class MissingDependency(OrcaError, ImportError):
 class LossNotFinite(OrcaError, ArithmeticError):
     """A training loss that became NaN or infinite; says at which step."""
 
-    code = "loss-not-finite"
+    default_code = "loss-not-finite"
 
 
 class CallbackFailed(OrcaError, RuntimeError):
     """A callback that raised; says which, in which of its hooks."""
 
-    code = "callback-failed"
+    default_code = "callback-failed"
 
 
 class WorkerFailed(OrcaError, RuntimeError):
@@ -137,7 +136,7 @@ class WorkerFailed(OrcaError, RuntimeError):
         code: The code of the error of Orca's own that the worker raised.
     """
 
-    code = "worker-failed"
+    default_code = "worker-failed"
     verb = "failed"
     word = ""
 
@@ -171,21 +170,21 @@ class WorkerFailed(OrcaError, RuntimeError):
 class WorkerLost(WorkerFailed):
     """A worker whose process ended without a word: killed, out of memory, or its node is gone."""
 
-    code = "worker-lost"
+    default_code = "worker-lost"
     verb = "was lost"
 
 
 class WorkerPreempted(WorkerLost):
     """A worker that had to end: it got SIGTERM, or its cluster takes its machine away."""
 
-    code = "worker-preempted"
+    default_code = "worker-preempted"
     verb = "was preempted"
 
 
 class WorkerStalled(WorkerFailed):
     """A worker that made no progress for longer than the stall limit; carries its stack."""
 
-    code = "worker-stalled"
+    default_code = "worker-stalled"
     verb = "stalled"
 
 

@@ -232,7 +232,8 @@ def _answer(predictor: Predictor, x: Any) -> Any:
         arrays = " and ".join(f"an array of shape {np.shape(head)}" for head in flatten(output)[0])
         raise DataError(
             f"the model must answer once for each row; for {rows} row(s) it returned {arrays or 'nothing'}. "
-            "Let its outputs have the rows as their first dimension, as many as its inputs have."
+            "Let its outputs have the rows as their first dimension, as many as its inputs have.",
+            code="output-not-rows",
         )
     return output
 
@@ -246,7 +247,8 @@ def _answer_nothing(predictor: Predictor, x: Any) -> Any:
     except Exception as error:
         raise DataError(
             f"there is no row to answer for, and the model takes no empty batch: {type(error).__name__}: {error}. Fit "
-            "or evaluate first, so that its answers are known, or leave the call out where there are no rows."
+            "or evaluate first, so that its answers are known, or leave the call out where there are no rows.",
+            code="no-rows",
         ) from error
 
 
@@ -296,7 +298,8 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
         raise ArgumentError(
             f"model_dir must be on storage that the driver and all workers share: the folder {folder} of the "
             f"driver's machine is not there on {socket.gethostname()}, where rank 0 runs. Pass a path on shared "
-            "storage, such as hdfs://..., s3://... or a mounted folder."
+            "storage, such as hdfs://..., s3://... or a mounted folder.",
+            code="model-dir-not-shared",
         )
 
     def probe() -> None:
@@ -308,7 +311,8 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
     except Exception as error:
         raise OrcaError(
             f"checkpoints cannot be written to {folder}: {type(error).__name__}: {error}. Pass a model_dir that the "
-            "first worker may write to."
+            "first worker may write to.",
+            code="checkpoint-not-writable",
         ) from error
     with CheckpointWriter(
         folder, learner.write_state, prefix_in(folder), plan.checkpoint_keep, plan.storage_timeout
@@ -322,4 +326,6 @@ _models: dict[tuple[str, str | None], tuple[Any, int]] = {}  # the model that an
 
 def _check_ends(feed: Feed | StreamFeed | None, limit: int | None, name: str) -> None:
     if feed is not None and feed.endless and not limit:
-        raise DataError(f"the data has no end (it repeats itself). Pass {name}=, or leave out repeat().")
+        raise DataError(
+            f"the data has no end (it repeats itself). Pass {name}=, or leave out repeat().", code="endless-data"
+        )

@@ -133,7 +133,9 @@ def register(
 def _add(table: dict[str, Any], names: Mapping[str, Any] | None, kind: str) -> None:
     for name, value in (names or {}).items():
         if table.get(name, value) != value:
-            raise ArgumentError(f"the {kind} {name!r} is taken by {table[name]}; got {value}. Choose another name.")
+            raise ArgumentError(
+                f"the {kind} {name!r} is taken by {table[name]}; got {value}. Choose another name.", code="name-taken"
+            )
         table[name] = value
 
 
@@ -147,7 +149,9 @@ def backend_of(name: str, framework: str = "torch") -> Backend:
     if name not in BACKENDS and (entry := _plugins("orca.backends").get(name)) is not None:
         BACKENDS[name] = _loaded(entry, Backend, FunctionType)
     if name not in BACKENDS:
-        raise ArgumentError(f"backend must be one of {', '.join(backend_names())}; got backend: {name!r}.")
+        raise ArgumentError(
+            f"backend must be one of {', '.join(backend_names())}; got backend: {name!r}.", code="unknown-backend"
+        )
     backend = BACKENDS[name]
     return backend if isinstance(backend, Backend) else backend(framework)
 
@@ -157,7 +161,9 @@ def engine_class(name: str) -> Any:
     if name not in ENGINES and (entry := _plugins("orca.engines").get(name)) is not None:
         ENGINES[name] = entry.value
     if name not in ENGINES:
-        raise ArgumentError(f"there is no engine {name!r}; there are {', '.join(sorted(ENGINES))}.")
+        raise ArgumentError(
+            f"there is no engine {name!r}; there are {', '.join(sorted(ENGINES))}.", code="unknown-engine"
+        )
     return load(ENGINES[name], need=f"the {name} engine")
 
 
@@ -178,7 +184,8 @@ def source_of(data: Any, spec: DataSpec) -> Source:
     raise ArgumentError(
         f"data of type {type(data).__module__}.{type(data).__name__} is not supported. Pass numpy arrays, pandas, a "
         "torch Dataset or DataLoader, a creator function (config, batch_size), a Spark DataFrame, XShards or a Ray "
-        "Dataset."
+        "Dataset.",
+        code="unknown-data",
     )
 
 
@@ -205,7 +212,8 @@ def _loaded(entry: EntryPoint, *kinds: type[Any]) -> Any:
     if not isinstance(value, kinds):
         raise ArgumentError(
             f"the entry point {entry.name!r} of {entry.group} must give a {kinds[0].__name__}; got "
-            f"{type(value).__name__} from {entry.value}. Correct it in the package that has it."
+            f"{type(value).__name__} from {entry.value}. Correct it in the package that has it.",
+            code="bad-entry-point",
         )
     return value
 

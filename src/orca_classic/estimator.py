@@ -51,6 +51,7 @@ class Estimator(orca.estimators.Estimator):
         feeds: Mapping[Any, Any] | None = None,
         targets: Any = None,
         turns: Sequence[tuple[TrainStep, int]] = (),
+        loss_reduction: str | None = None,
     ) -> GraphEstimator:
         """Make an Estimator of a graph's ends.
 
@@ -58,7 +59,8 @@ class Estimator(orca.estimators.Estimator):
             inputs: The tensor that features are fed to; a list, tuple or dict for several.
             outputs: The tensor, or tensors, to answer with.
             labels: The tensor, or tensors, that labels are fed to.
-            loss: A scalar tensor: a mean or a sum over rows, or a combination of them and of penalties.
+            loss: A scalar tensor, computed from means and sums over rows in any way. On several workers it is tried
+                before the first step whether they train as one does.
             optimizer: An optimizer of `tf.train` or Keras, or an optim method of BigDL.
             metrics: Name -> tensor; or metrics of `orca.metrics`, which compare outputs with labels.
             clip_norm: The largest norm that all gradients together may have.
@@ -76,6 +78,10 @@ class Estimator(orca.estimators.Estimator):
             feeds: Tensor -> value, or a pair of its value in training and its value otherwise: for every call.
             targets: Tensors that metrics of `orca.metrics` compare outputs with, where these are not the labels.
             turns: Steps of several optimizers that take turns, and how many each takes in a row, for one optimizer.
+            loss_reduction: What several workers take the loss for: the "mean" or the "sum" of a worker's rows, or
+                "none" for one that is no reduction of them: a value a row, whose mean is trained, or a number that is
+                the same on every worker. Unless given, the graph tells, and a loss for which it makes a difference how
+                rows are dealt out is refused.
 
         Raises:
             ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
@@ -103,6 +109,7 @@ class Estimator(orca.estimators.Estimator):
             feeds=feeds,
             targets=targets,
             turns=turns,
+            loss_reduction=loss_reduction,
         )
 
     @classmethod

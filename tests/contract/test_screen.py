@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from orca import Estimator, OrcaContext, init_orca_context, set_verbosity, stop_orca_context
+from orca import Estimator, OrcaContext, XShards, init_orca_context, set_verbosity, stop_orca_context
 from orca.errors import DataError, WorkerFailed
 
 backend = sys.argv[1]
@@ -104,12 +104,17 @@ def interrupted():
     fit(Slow(4, 1))
 
 
+def shards():
+    if backend != "local":
+        XShards.partition({"x": x}).transform_shard(lambda shard: shard["z"]).collect()
+
+
 def detailed():
     os.environ["ORCA_DEBUG"] = "1"
     fit(Net())
 
 
-for act in (wrong_size, nulls, ragged, interrupted, detailed):
+for act in (wrong_size, nulls, ragged, interrupted, shards, detailed):
     for stream in (sys.stdout, sys.stderr):
         print("=====", act.__name__, file=stream, flush=True)
     try:
@@ -158,6 +163,11 @@ def test_a_mistake_and_an_interrupt_show_one_short_traceback(
         re.search(r"type (\w+) .* ([\d.]+)", out["interrupted"]),
     )
     assert pressed and raised and raised[1] == "KeyboardInterrupt" and float(raised[2]) - float(pressed[1]) < 10
+    if backend != "local":
+        assert len(err["shards"].splitlines()) <= LIMIT and err["shards"].count("Traceback (most recent") == 1
+        *_, said = err["shards"].partition("DataError: transform_shard: the function failed: KeyError: 'z'\n\n")
+        assert re.match(r'  File ".*program\.py", line \d+, in <lambda>', said) and "\tat " not in err["shards"]
+        assert re.match(r"Correct the code at program\.py:\d+", said.splitlines()[-1])
     assert all(f"in {name}" in err["detailed"] for name in ("forward", "run_rank", "_run_through"))
     if backend == "spark":
         assert "TaskSetManager" in err["detailed"]  # its loggers speak again

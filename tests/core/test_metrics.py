@@ -59,6 +59,7 @@ MANY_LOGITS = np.log(MANY / (1 - MANY)).astype(np.float32)
 CLASSES = softmax(2 * rng.normal(size=(ROWS, 9))).astype(np.float32)
 LABELS = np.where(rng.random(ROWS) < 0.4, CLASSES.argmax(1), rng.integers(0, 9, ROWS))
 ONE_HOT = np.eye(9, dtype=np.float32)[LABELS]
+CLASS_LOGITS = np.log(CLASSES.astype(np.float64)) + rng.normal(size=(ROWS, 1))
 SOFT = softmax(rng.normal(size=(ROWS, 9))).astype(np.float32)
 VALUES = rng.normal(size=(ROWS, 3)).astype(np.float32)
 WANTED = rng.normal(size=(ROWS, 3)).astype(np.float32)
@@ -66,6 +67,11 @@ WANTED = rng.normal(size=(ROWS, 3)).astype(np.float32)
 
 def wide(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64)
+
+
+def pixels(x: np.ndarray) -> np.ndarray:
+    """Return rows of classes as rows of two pixels, with the classes on axis 1."""
+    return np.stack([x, x], 2)
 
 
 def pairs_auc(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -176,6 +182,32 @@ CASES: dict[str, tuple[Metric, np.ndarray, np.ndarray, float]] = {
     "sparse cross entropy, logits": (
         SparseCategoricalCrossEntropy().resolved("softmax"), np.log(wide(CLASSES)) + 3, LABELS,
         np.mean(-np.log(softmax(np.log(wide(CLASSES)))[np.arange(ROWS), LABELS])),
+    ),
+    "accuracy, steps": (Accuracy(), MANY[:, :, None], MANY_TRUTH, np.mean((MANY > 0.5) == MANY_TRUTH)),
+    "accuracy, logits of steps": (
+        Accuracy().resolved("sigmoid"), MANY_LOGITS[:, :, None], MANY_TRUTH[:, :, None],
+        np.mean((MANY_LOGITS > 0) == MANY_TRUTH),
+    ),
+    "binary accuracy, logits of classes": (
+        BinaryAccuracy().resolved("softmax"), CLASS_LOGITS, ONE_HOT, np.mean((CLASSES > 0.5) == ONE_HOT),
+    ),
+    "f1, logits of classes": (F1Score().resolved("softmax"), CLASS_LOGITS, ONE_HOT, f1(CLASSES, ONE_HOT)),
+    "exact auc, logits of classes": (AUC().resolved("softmax"), CLASS_LOGITS, ONE_HOT, pairs_auc(CLASSES, ONE_HOT)),
+    "auc, logits of classes": (AUC(7).resolved("softmax"), CLASS_LOGITS, ONE_HOT, keras_auc(CLASSES, ONE_HOT, 7)),
+    "binary cross entropy, labels -1 and 1": (
+        BinaryCrossEntropy().resolved("sigmoid"), LOGITS, 2 * TRUTH - 1,
+        np.mean(np.log1p(np.exp(-wide(LOGITS) * (2 * TRUTH - 1)))),
+    ),
+    "accuracy, one-hot pixels": (
+        Accuracy().resolved("softmax"), pixels(CLASS_LOGITS), pixels(ONE_HOT), np.mean(CLASSES.argmax(1) == LABELS),
+    ),
+    "categorical accuracy, pixels": (
+        CategoricalAccuracy().resolved("softmax"), pixels(CLASS_LOGITS), pixels(ONE_HOT),
+        np.mean(CLASSES.argmax(1) == LABELS),
+    ),
+    "categorical cross entropy, pixels": (
+        CategoricalCrossEntropy().resolved("softmax"), pixels(CLASS_LOGITS), pixels(SOFT),
+        np.mean(-(wide(SOFT) * np.log(softmax(CLASS_LOGITS))).sum(1)),
     ),
     "function": (CustomizedMetric(f1_function), CHANCE, TRUTH, f1(CHANCE, TRUTH)),
 }  # fmt: skip
@@ -461,13 +493,19 @@ def test_values_worked_out_by_hand(kind: Callable[[np.ndarray], Any]) -> None:
         (MSE(), VALUES, None, "MSE compares outputs with targets; got None .* Give labels"),
         (MSE(), VALUES, (), r"MSE compares outputs with targets; got \(\)"),
         (Accuracy(), CLASSES, LABELS[:9], r"Accuracy .*\(203, 9\) and target \(9,\)"),
-        (Accuracy(), CLASSES, ONE_HOT[:, :4], r"Accuracy needs outputs \(n, classes\) and a class number per row"),
+        (Accuracy(), CLASSES, ONE_HOT[:, :4], r"Accuracy needs outputs \(n, classes\) .* a class number per row"),
         (Accuracy(), CHANCE, LABELS.astype(str), "Accuracy needs numbers; got <U21"),
         (SparseCategoricalAccuracy(), CLASSES, ONE_HOT, r"SparseCategoricalAccuracy needs .* a class number per row"),
         (SparseCategoricalAccuracy(), CHANCE, TRUTH, r"SparseCategoricalAccuracy needs .* got output \(203,\)"),
         (CategoricalAccuracy(), CLASSES, LABELS, r"CategoricalAccuracy .* one-hot targets in the same shape \(the.*Sp"),
         (Accuracy(), CLASSES, np.maximum(ONE_HOT, ONE_HOT[::-1]), r"\d+ targets name several classes.*BinaryAccuracy"),
         (Accuracy(), CLASSES, 0 * ONE_HOT, "203 targets name several classes, or none"),
+        (Top5Accuracy(), CLASSES, 0 * ONE_HOT, "Top5Accuracy .* 203 targets name several classes, or none"),
+        (CategoricalAccuracy(), CLASSES, 1 + 0 * ONE_HOT, "CategoricalAccuracy .* 203 targets name several classes"),
+        (CategoricalAccuracy(), CHANCE[:, None], TRUTH[:, None], "CategoricalAccuracy needs .* at least two classes"),
+        (SparseCategoricalAccuracy(), CHANCE[:, None], TRUTH, "SparseCategoricalAccuracy needs .* two classes"),
+        (Poisson(), CHANCE - 1, TRUTH, r"Poisson needs rates as outputs; 203 are negative\. End the model with exp"),
+        (Precision(0.4), np.stack([CHANCE, CHANCE + 1], 1), TRUTH, "Precision needs probabilities .*; 203 lie outside"),
         (Precision(), CLASSES, LABELS, r"Precision needs targets in the shape of the outputs; got output \(203, 9\)"),
         (AUC(200), 9 * CHANCE - 4, TRUTH, r"AUC needs probabilities as outputs; \d+ lie outside .*use AUC"),
         (BinaryCrossEntropy(), 9 * CHANCE, TRUTH, r"BinaryCrossEntropy needs probabilities .* sigmoid or softmax"),

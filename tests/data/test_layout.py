@@ -120,6 +120,8 @@ def test_verbs_see_the_columns_of_all_shards(made: Any) -> None:
     assert_same_rows(shards.group_by("k", "sum"), sums)
     assert shards.get_schema()["dtypes"].equals(whole.dtypes)
     np.testing.assert_array_equal(shards["w"].unique(), whole["w"].unique())
+    blank = pd.DataFrame({"k": [1]}).iloc[:0].assign(u=1)
+    assert list(made([parts[0], blank]).repartition(2).concat_to_pdf().columns) == ["k", "v", "u"]
 
 
 def test_lazy_shards_with_other_columns_are_refused_until_they_are_cached(spark: Any) -> None:

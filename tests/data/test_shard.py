@@ -303,6 +303,8 @@ def test_different_values_of_a_column_are_told(spark: Any) -> None:
     frames = shards_of([pd.DataFrame({"a": [3, 1]}), pd.DataFrame({"a": [1, 2]}), pd.DataFrame({"a": [3]})])
     different = frames["a"].unique()
     assert isinstance(different, np.ndarray) and different.tolist() == [3, 1, 2]
+    large = pd.DataFrame({"a": pd.array([2**53 + 1, None], "Int64")})
+    assert shards_of([large[:1], large])["a"].unique().tolist() == [2**53 + 1, pd.NA]
     with pytest.raises(
         ArgumentError, match="unique needs shards that are pandas Series, .*; got pandas.core.frame.DataF"
     ):

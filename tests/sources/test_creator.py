@@ -32,6 +32,8 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from raised import raises
+
 N = 10
 ROWS = np.arange(N, dtype=np.float32)
 X = ROWS[:, None] + np.array([0.0, 0.5], np.float32)
@@ -312,9 +314,7 @@ def test_all_ranks_must_see_the_same_dataset(kind: str, tmp_path: Path) -> None:
             return DataLoader(TensorDataset(torch.ones(rows), torch.ones(rows)), batch_size=2)
         return of_tf(config, batch_size).take(rows // 4)
 
-    with pytest.raises(
-        WorkerFailed, match=r"every worker must see the same dataset, but their lengths differ: .*split for"
-    ):
+    with raises("dataset-differs-by-worker"):
         steps_of(source_of(creator, spec(4)), 2)
 
 
@@ -389,7 +389,7 @@ def test_nothing_to_predict_is_said(kind: str) -> None:
     def nothing(config: dict[str, Any], batch_size: int) -> Any:
         return (X[:0], ROWS[:0]) if kind == "arrays" else of_tf(config, batch_size).take(0)
 
-    with pytest.raises(DataError, match="there are no rows to predict: what 'nothing' returned is empty"):
+    with raises("no-rows", match="'nothing'"):
         source_of(nothing, DataSpec(labelled=False)).answer(Single(lambda x: x), LocalEngine(2))
 
 

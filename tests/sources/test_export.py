@@ -17,10 +17,11 @@ from orca.core.engine import Settings
 from orca.core.source import Columns, DataSpec, Shards
 from orca.data.shard import XShards
 from orca.engines.local import LocalEngine
-from orca.errors import ArgumentError, DataError, WorkerFailed
+from orca.errors import DataError, WorkerFailed
 from orca.sources.export import LIMIT, STAGING, ArrowFile, Staging
 from orca.sources.frame import FrameSource
 from orca.storage.files import filesystem
+from raised import raises
 
 ROWS, PARTITIONS = 101, 15
 
@@ -110,7 +111,7 @@ def test_too_many_rows_for_the_driver_are_told_with_the_setting(spark: Any, stag
         shards.portable()
     shards.release()
     spark.conf.set(LIMIT, "lots")
-    with pytest.raises(ArgumentError, match="staging.limit must be bytes, or a number with a unit .* got 'lots'"):
+    with raises("bad-size", match="'lots'"):
         shards.portable()
 
 

@@ -20,10 +20,11 @@ from orca.core.state import OutputSpec, State
 from orca.data.ray_shards import RayXShards
 from orca.data.shard import SparkXShards
 from orca.engines.local import LocalEngine
-from orca.errors import DataError, WorkerFailed
+from orca.errors import DataError
 from orca.job import PredictJob
 from orca.registry import source_of
 from orca.sources.shards import RayShardsSource, ShardPredictTask, ShardsSource, _cells, read_shard
+from raised import raises
 
 N = 9
 A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
@@ -99,19 +100,19 @@ def test_shards_of_ray_are_not_taken_for_those_of_spark() -> None:
 
 def test_shards_of_another_kind_are_refused() -> None:
     columns = Columns(("one",), ("label",))
-    with pytest.raises(DataError, match=r'each shard must be a dict with "x" .*got dict with keys \[.a.\]'):
+    with raises("bad-shard"):
         read_shard({"a": A}, columns)
-    with pytest.raises(DataError, match=r"or a pandas DataFrame with feature_cols; got ndarray"):
+    with raises("bad-shard"):
         read_shard(A, columns)
     frame = as_frame({"x": A, "y": B})
     with pytest.raises(DataError, match="there is no column 'lable'; .*Did you mean 'label'"):
         read_shard(frame, Columns(("one",), ("lable",)))
-    with pytest.raises(DataError, match="needs feature_cols for tabular data"):
+    with raises("missing-feature-cols"):
         read_shard(frame, Columns())
 
 
 def test_shards_without_labels_cannot_train(spark: Any) -> None:
-    with pytest.raises(WorkerFailed, match=r'a shard has no labels. Training needs shards of {"x": …, "y": …}'):
+    with raises("missing-labels"):
         read(XShards.partition({"x": A}, num_shards=2), spec())
 
 
@@ -132,13 +133,13 @@ def test_weights_are_an_entry_of_a_shard_or_a_column(spark: Any) -> None:
         results = LocalEngine(2).run(ReadWeights(), source_of(shards, how).shards(2), Settings(30))
         assert sorted(pair for rank in results for pair in rank) == [(b, b / 4) for b in B.tolist()]
     missing = source_of(plain, DataSpec(Columns(weight="w")))
-    with pytest.raises(WorkerFailed, match="no weights under the name 'w'; a shard has .*Name their column"):
+    with raises("missing-sample-weights", match="'w'"):
         LocalEngine(1).run(ReadWeights(), missing.shards(1), Settings(30))
 
 
 def test_unequal_lengths_in_a_shard_are_named(spark: Any) -> None:
     uneven = XShards.partition({"x": A, "y": B}, num_shards=2).transform_shard(lambda s: {"x": s["x"], "y": s["y"][1:]})
-    with pytest.raises(WorkerFailed, match="column 1 has . rows, expected . rows. Give every column the same rows"):
+    with raises("row-counts-differ"):
         read(uneven, spec())
 
 
@@ -161,11 +162,9 @@ def test_predictions_are_added_to_a_shard_in_its_own_kind() -> None:
 
 def test_nothing_in_a_shard_is_overwritten_by_a_prediction() -> None:
     shard = {"x": A, "prediction": B}
-    with pytest.raises(
-        DataError, match=r"the shards have the key 'prediction' already. Name another with output_cols="
-    ):
+    with raises("output-column-taken", match="'prediction'"):
         ShardPredictTask(lambda x: x, Columns())(shard)
-    with pytest.raises(DataError, match="the shards have the key 'x' already"):
+    with raises("output-column-taken", match="'x'"):
         ShardPredictTask(lambda x: x, Columns(outputs=("x",)))(shard)
     assert set(ShardPredictTask(lambda x: x, Columns(outputs=("again",)))(shard)) == {"x", "prediction", "again"}
 

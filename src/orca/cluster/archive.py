@@ -107,7 +107,8 @@ def relocated(data: bytes, prefix: str, name: str) -> bytes:
         raise OrcaError(
             f"{name} needs its shared library of {prefix}/lib and {search}, so a copy of it would not start on a node "
             f"without {prefix}. Make the environment with a relocatable Python (uv python install; uv venv "
-            "--managed-python), or install it on the nodes and pass ship_environment=False."
+            "--managed-python), or install it on the nodes and pass ship_environment=False.",
+            code="python-not-relocatable",
         )
     return data[:at] + relative.ljust(len(path), b"\0") + data[at + len(path) :]
 

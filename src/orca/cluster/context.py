@@ -108,7 +108,9 @@ def init_orca_context(
         NotYet: Kubernetes is not built yet.
     """
     if runtime not in _ray.RUNTIMES:
-        raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, _ray.RUNTIMES)}")
+        raise ArgumentError(
+            f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, _ray.RUNTIMES)}", code="unknown-runtime"
+        )
     _own_settings(kwargs)
     memory, num_nodes = java_size(memory, "memory"), positive("num_nodes", num_nodes)
     with _lock:
@@ -178,7 +180,8 @@ def _init_spark(
     if options.container_image and not mode.startswith("k8s"):
         raise ArgumentError(
             f"container_image= is for Kubernetes, and cluster_mode is {mode!r}, where no worker would run in it. Leave "
-            "it out; on YARN, settings choose containers (spark.executorEnv.YARN_CONTAINER_RUNTIME_TYPE, ...)."
+            "it out; on YARN, settings choose containers (spark.executorEnv.YARN_CONTAINER_RUNTIME_TYPE, ...).",
+            code="container-image-unused",
         )
     width = checked_cores(cores, star=mode == "local")
     active = _spark.active_session()
@@ -253,7 +256,8 @@ def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[st
     if cluster_mode is not None:
         raise ArgumentError(
             f"cluster_mode is not supported for runtime='ray'; got {cluster_mode!r}. Leave it out for a Ray on this "
-            "machine, or pass address= to connect to a running one."
+            "machine, or pass address= to connect to a running one.",
+            code="cluster-mode-on-ray",
         )
     cores = checked_cores(cores, star=True)
     if (context := _ray.up()) is not None:
@@ -281,7 +285,9 @@ def _checked_mode(cluster_mode: str | None) -> str:
     mode = str(cluster_mode).lower()
     if mode not in KINDS:
         legal = ", ".join(KINDS)
-        raise ArgumentError(f"cluster_mode can only be {legal}; got {cluster_mode!r}.{near(mode, KINDS)}")
+        raise ArgumentError(
+            f"cluster_mode can only be {legal}; got {cluster_mode!r}.{near(mode, KINDS)}", code="unknown-cluster-mode"
+        )
     return mode
 
 
@@ -318,7 +324,9 @@ class _Setting:
         try:
             self.value = self.check(value)
         except (TypeError, ValueError, AttributeError):
-            raise ArgumentError(f"OrcaContext.{self.name} must be {self.legal}; got {value!r}.") from None
+            raise ArgumentError(
+                f"OrcaContext.{self.name} must be {self.legal}; got {value!r}.", code="bad-context-setting"
+            ) from None
 
 
 def _flag(value: Any) -> bool:
@@ -384,7 +392,8 @@ class OrcaContext(metaclass=OrcaContextMeta):
         if _spark.is_connect(session):
             raise ArgumentError(
                 "No active SparkContext: the active session is a Spark Connect one, which has none. "
-                "Use OrcaContext.get_spark_session()."
+                "Use OrcaContext.get_spark_session().",
+                code="connect-has-no-context",
             )
         return session.sparkContext
 
@@ -393,7 +402,7 @@ class OrcaContext(metaclass=OrcaContextMeta):
         """Return the active SparkSession."""
         session = _spark.active_session()
         if session is None:
-            raise ArgumentError("No active SparkContext. Call init_orca_context() first.")
+            raise ArgumentError("No active SparkContext. Call init_orca_context() first.", code="no-spark-context")
         return session
 
     @staticmethod

@@ -98,7 +98,8 @@ def pack(cache: Path | None = None) -> Path:
         except OSError as error:
             raise OrcaError(
                 f"the environment {sys.prefix} could not be packed: {error}. It needs up to {size} in {folder}; set "
-                "XDG_CACHE_HOME to put it elsewhere."
+                "XDG_CACHE_HOME to put it elsewhere.",
+                code="environment-not-packed",
             ) from error
         _forget(folder, f"*{archive.SUFFIX}", KEPT)
     if fresh:
@@ -145,12 +146,14 @@ def cache_folder(cache: Path | None = None) -> Path:
             folder.chmod(0o700)
     except OSError as error:
         raise OrcaError(
-            f"no folder for packed environments: {error}. Set XDG_CACHE_HOME to one you may write."
+            f"no folder for packed environments: {error}. Set XDG_CACHE_HOME to one you may write.",
+            code="no-cache-folder",
         ) from None
     if owner != os.geteuid():
         raise OrcaError(
             f"{folder}, the folder for packed environments, belongs to user {owner} and not to this one "
-            f"({os.geteuid()}), who could put other programs there. Set XDG_CACHE_HOME to a folder of your own."
+            f"({os.geteuid()}), who could put other programs there. Set XDG_CACHE_HOME to a folder of your own.",
+            code="foreign-cache-folder",
         )
     return folder
 
@@ -227,12 +230,14 @@ def _refuse_system() -> None:
     if sys.platform != "linux":
         raise ArgumentError(
             f"the environment of a {platform.system()} machine does not run on the nodes of a cluster. Start the "
-            f"program on Linux, {instead}."
+            f"program on Linux, {instead}.",
+            code="environment-of-other-system",
         )
     if not _is_conda() and sys.prefix == sys.base_prefix and _is_system(sys.prefix):
         raise ArgumentError(
             f"{sys.executable} is the system's Python and not in an environment, so there is nothing to send to the "
-            f"nodes. Make one (python -m venv .venv, or uv venv) and run the program with it, {instead}."
+            f"nodes. Make one (python -m venv .venv, or uv venv) and run the program with it, {instead}.",
+            code="system-python",
         )
 
 
@@ -391,7 +396,7 @@ def _conda_entries() -> list[Entry]:
             sys.prefix, on_missing_cache="ignore", ignore_editable_packages=True, ignore_missing_files=True
         )
     except conda.CondaPackException as error:
-        raise OrcaError(f"conda-pack cannot pack {sys.prefix}: {error}") from error
+        raise OrcaError(f"conda-pack cannot pack {sys.prefix}: {error}", code="environment-not-packed") from error
     entries = []
     for file in environment.files:
         status = os.lstat(file.source)
@@ -418,7 +423,7 @@ def _write_conda(file: IO[bytes], entries: list[Entry]) -> None:
                 verbose=sys.stderr.isatty(),
             )  # fmt: skip
         except conda.CondaPackException as error:
-            raise OrcaError(f"conda-pack cannot pack {sys.prefix}: {error}") from error
+            raise OrcaError(f"conda-pack cannot pack {sys.prefix}: {error}", code="environment-not-packed") from error
 
 
 def _conda_pack() -> Any:
@@ -461,7 +466,8 @@ def _put_sources(entries: dict[str, Entry], packages: str, new: list[Entry], ori
     if size > SOURCES_LIMIT:
         raise OrcaError(
             f"the editable install from {origin} would bring {human(size)} along: {_largest(new)}. Move data out of "
-            "the folder of the package, or install it without -e."
+            "the folder of the package, or install it without -e.",
+            code="editable-install-too-large",
         )
     for entry in new:
         if "/__pycache__/" not in f"/{entry.target}":
@@ -519,7 +525,8 @@ def _refuse_lost(sources: list[str], folders: list[str]) -> None:
         ):
             raise OrcaError(
                 f"{note.parent.name.partition('-')[0]} is installed editable from {home}, in a way that only its "
-                f"build tool knows, so it cannot go along. Install it without -e: pip install {home}"
+                f"build tool knows, so it cannot go along. Install it without -e: pip install {home}",
+                code="editable-install-unknown",
             )
 
 
@@ -533,7 +540,8 @@ def _module_entries(folder: str) -> list[Entry]:
     if size > MODULES_LIMIT:
         raise ArgumentError(
             f"the modules of the program in {folder} are {human(size)}, more than the {human(MODULES_LIMIT)} that go "
-            f"to every worker: {_largest(entries)}. Move data out of the folders of packages, or install them."
+            f"to every worker: {_largest(entries)}. Move data out of the folders of packages, or install them.",
+            code="modules-too-large",
         )
     libraries = [entry.target for entry in entries if entry.target.endswith(".so")]
     if libraries:

@@ -34,7 +34,8 @@ def configuration_folder(folder_name: str | None) -> Path:
         raise ArgumentError(
             "YARN needs the settings of the cluster, and neither hadoop_conf nor HADOOP_CONF_DIR is given. Copy "
             "core-site.xml, hdfs-site.xml and yarn-site.xml of the cluster to a folder of this machine and pass "
-            "hadoop_conf='that folder', or set HADOOP_CONF_DIR to it."
+            "hadoop_conf='that folder', or set HADOOP_CONF_DIR to it.",
+            code="no-hadoop-configuration",
         )
     folder = Path(path).expanduser()
     if not (folder / "yarn-site.xml").is_file():
@@ -43,7 +44,8 @@ def configuration_folder(folder_name: str | None) -> Path:
         there = "has no yarn-site.xml" if folder.is_dir() else "is not a folder"
         raise ArgumentError(
             f"{name} is {path}, which {there}. It must be the folder with core-site.xml, hdfs-site.xml and "
-            "yarn-site.xml of the cluster."
+            "yarn-site.xml of the cluster.",
+            code="bad-hadoop-configuration",
         )
     return folder
 
@@ -141,7 +143,10 @@ class Hadoop:
                 system.copyFromLocalFile(False, True, hadoop.Path(file.resolve().as_uri()), draft)
             system.setPermission(draft, hadoop.permission.FsPermission("600"))
             if not system.rename(draft, place) and system.getFileStatus(place).getLen() != size:
-                raise OrcaError(f"{place} is not a whole copy of {file.name} and cannot be replaced. Remove it.")
+                raise OrcaError(
+                    f"{place} is not a whole copy of {file.name} and cannot be replaced. Remove it.",
+                    code="damaged-upload",
+                )
         finally:
             with contextlib.suppress(Exception):
                 system.delete(draft, False)
@@ -159,7 +164,8 @@ class Hadoop:
         if owner not in (user, ""):  # "": a store without owners
             raise OrcaError(
                 f"{folder} belongs to {owner} and not to {user}: what lies there would run in this user's name. "
-                "Set another folder with conf={'spark.yarn.stagingDir': ...}."
+                "Set another folder with conf={'spark.yarn.stagingDir': ...}.",
+                code="foreign-staging-folder",
             )
         # YARN keeps such files in the cache of this user's programs on a node.
         system.setPermission(folder, hadoop.permission.FsPermission("700"))

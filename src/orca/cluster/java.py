@@ -93,7 +93,7 @@ def _places() -> Iterator[tuple[str, Path]]:
     """Yield the possible places of a Java, the best first, as (origin, executable)."""
     switch = os.environ.get("ORCA_JAVA", "")
     if switch not in ("", "pip"):
-        raise ArgumentError(f"ORCA_JAVA can only be 'pip' or unset; got {switch!r}.")
+        raise ArgumentError(f"ORCA_JAVA can only be 'pip' or unset; got {switch!r}.", code="bad-java-choice")
     if switch != "pip":
         home = os.environ.get("JAVA_HOME")
         if home:

@@ -22,7 +22,8 @@ class Later(Kind):
         """Refuse, naming the kinds that work today."""
         raise NotYet(
             f"cluster_mode={self.word!r} is not built yet. Start the program with spark-submit and use "
-            "cluster_mode='spark-submit', or use 'local', 'standalone', 'yarn-client' or 'yarn-cluster'."
+            "cluster_mode='spark-submit', or use 'local', 'standalone', 'yarn-client' or 'yarn-cluster'.",
+            code="cluster-mode-not-built",
         )
 
 

@@ -147,7 +147,8 @@ def prove(session: SparkSession) -> None:
     if wrong:
         raise OrcaError(
             f"the executors do not run what the driver ({sys.executable}) runs:\n{_listed(wrong)}\n"
-            f"{_advice(dict.fromkeys(pin for row in rows for pin in row.pins))}"
+            f"{_advice(dict.fromkeys(pin for row in rows for pin in row.pins))}",
+            code="executors-differ",
         )
     other = [(text, row.host) for row in rows for text in row.other]
     if other:
@@ -298,11 +299,14 @@ def _failure(text: str, hosts: list[str]) -> OrcaError | None:
     if version or module:
         python = f"Python {version[1]} {where}, {version[2]} in the driver" if version else ""
         words = python or f"no module {module and module[1]!r} {where}, which the driver has"
-        return OrcaError(f"the executors do not run what the driver runs: {words}.\n{_advice([])}")
+        return OrcaError(
+            f"the executors do not run what the driver runs: {words}.\n{_advice([])}", code="executors-differ"
+        )
     program = re.search(r'Cannot run program "([^"]+)"', text)
     if program:
         return OrcaError(
             f"{where} there is no Python at {program[1]!r}. Give the path that the nodes have it at with "
-            "python_location=, or let Orca send the driver's environment along (ship_environment=True on YARN)."
+            "python_location=, or let Orca send the driver's environment along (ship_environment=True on YARN).",
+            code="executor-without-python",
         )
     return None

@@ -4,8 +4,7 @@ started, kept quiet and ended, and how many of a Spark's cores it takes.
 On Spark, nodes are started by Ray's own command `ray start`: a head without CPUs beside the driver, and a Spark job
 with a task for each worker node, which holds cores of Spark for as long as it lives.
 
-Not `ray.util.spark.setup_ray_cluster`: on YARN it is untested, it starts nodes without a token, opens the dashboard
-to the network, and sleeps for fixed times.
+Not `ray.util.spark`: untested on YARN, nodes without a token, a dashboard open to the network, fixed times of sleep.
 """
 
 from __future__ import annotations
@@ -88,7 +87,9 @@ class OrcaRayContext:
         self, runtime: str = "spark", cores: int | str | None = None, num_nodes: int = 1, **options: Any
     ) -> None:
         if runtime not in RUNTIMES:
-            raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, RUNTIMES)}")
+            raise ArgumentError(
+                f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, RUNTIMES)}", code="unknown-runtime"
+            )
         self.runtime, self.cores, self.reused = runtime, checked_cores(cores, star=True), False
         self.options = {name: value for name, value in options.items() if value is not None and name != "sc"}
         if runtime == "spark":
@@ -105,7 +106,7 @@ class OrcaRayContext:
         """Return the context of this program's Ray, which `initialize` starts if it is not up."""
         context = known()
         if context is None:
-            raise ArgumentError("No active RayContext. Call init_orca_context() first.")
+            raise ArgumentError("No active RayContext. Call init_orca_context() first.", code="no-ray-context")
         if initialize:
             context.init()
         return context
@@ -181,7 +182,9 @@ class OrcaRayContext:
 
     def _nodes(self) -> list[dict[str, Any]]:
         if not self.initialized:
-            raise ArgumentError("this Ray context is not up. Call its init(), or init_orca_context().")
+            raise ArgumentError(
+                "this Ray context is not up. Call its init(), or init_orca_context().", code="ray-not-up"
+            )
         nodes = [node for node in _ray().nodes() if node["Alive"]]
         return [node for node in nodes if node["Resources"].get("CPU", 0)] or nodes
 
@@ -192,11 +195,14 @@ class OrcaRayContext:
             return RayAlone(cores, self.options)
         session = _spark.active_session()
         if session is None:
-            raise ArgumentError("a Ray on Spark needs a Spark, and none is up. Call init_orca_context() first.")
+            raise ArgumentError(
+                "a Ray on Spark needs a Spark, and none is up. Call init_orca_context() first.", code="no-spark-for-ray"
+            )
         if _spark.is_connect(session):
             raise ArgumentError(
                 "a Ray on Spark needs a SparkContext, which a Spark Connect session has not. Call "
-                "init_orca_context(runtime='ray') for a Ray without Spark."
+                "init_orca_context(runtime='ray') for a Ray without Spark.",
+                code="connect-has-no-context",
             )
         executors, width = _spark.nodes(session), _spark.slots(session) or 1
         if not _spark.is_local(session):
@@ -241,7 +247,9 @@ class RayAlone:
             ray.shutdown()
             where = "start Ray on this machine" if self.starts else f"join Ray at {self.address!r}"
             hint = f". {about_token()}" if not self.starts and isinstance(error, ConnectionError) else ""
-            raise OrcaError(f"could not {where}: {type(error).__name__}: {error}{hint}") from error
+            raise OrcaError(
+                f"could not {where}: {type(error).__name__}: {error}{hint}", code="ray-not-started"
+            ) from error
         self._folder = connection.address_info["session_dir"] if self.starts else ""
         return connection
 
@@ -334,7 +342,9 @@ class RayOnSpark:
             sys.stdout.write(text)
         if head.poll() is not None or UP not in text:
             state = f"was not up in {HEAD_PATIENCE:.0f} s" if head.poll() is None else "ended"
-            raise OrcaError(f"could not start Ray on Spark: its head node {state}: {_last_line(text)}")
+            raise OrcaError(
+                f"could not start Ray on Spark: its head node {state}: {_last_line(text)}", code="ray-not-started"
+            )
 
     def _wait_for(self, nodes: Nodes, ray: Any) -> None:
         def up() -> int:
@@ -342,7 +352,7 @@ class RayOnSpark:
 
         wait_until(lambda: nodes.failure or up() >= self.nodes, NODES_PATIENCE, every=0.2)
         if nodes.failure:
-            raise OrcaError(f"could not start Ray on Spark: {nodes.failure}")
+            raise OrcaError(f"could not start Ray on Spark: {nodes.failure}", code="ray-not-started")
         if up() < self.nodes:
             raise TooFewSlots(
                 f"{self.nodes} Ray node(s) of {self.cpus} core(s) were to start on Spark, and {up()} did in two "
@@ -561,23 +571,29 @@ def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int
     if width < 2:
         raise ArgumentError(
             f"a Ray on Spark needs executors of 2 cores or more, as Spark keeps one of each; got cores={width}. Pass a "
-            "larger cores=, or use runtime='ray' for a Ray without Spark."
+            "larger cores=, or use runtime='ray' for a Ray without Spark.",
+            code="executors-too-small-for-ray",
         )
     cpus = options.ray_node_cpu_cores or width
     if cpus > width:
-        raise ArgumentError(f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cpus}.")
+        raise ArgumentError(
+            f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cpus}.",
+            code="too-many-ray-cores",
+        )
     hold = min(cpus, width - 1)
     nodes = options.num_ray_nodes or executors
     room = executors * (width // hold)
     if nodes > room:
         raise ArgumentError(
             f"num_ray_nodes={nodes} with ray_node_cpu_cores={cpus} does not fit on {executors} executor(s) of {width} "
-            f"core(s): {room} node(s) do."
+            f"core(s): {room} node(s) do.",
+            code="too-many-ray-nodes",
         )
     if nodes * hold >= executors * width:
         raise ArgumentError(
             f"{nodes} Ray node(s) of {cpus} core(s) take all {executors * width} core(s) of Spark, which could then "
-            "compute nothing. Pass a smaller ray_node_cpu_cores or num_ray_nodes, or a larger cores."
+            "compute nothing. Pass a smaller ray_node_cpu_cores or num_ray_nodes, or a larger cores.",
+            code="no-cores-left-for-spark",
         )
     return nodes, cpus, hold
 
@@ -629,7 +645,9 @@ def _knock(address: str | None) -> None:
     place = re.fullmatch(r"(?:ray://)?(.+:\d+)", address or "")
     here, refusals = knock([place[1]], seconds=10.0) if place else ("", [])
     if refusals and not here:
-        raise OrcaError(f"could not reach Ray at {address!r}: {refusals[0]}. Is it running there?")
+        raise OrcaError(
+            f"could not reach Ray at {address!r}: {refusals[0]}. Is it running there?", code="ray-unreachable"
+        )
 
 
 def _address_info(ray: Any, connection: Any) -> dict[str, Any]:

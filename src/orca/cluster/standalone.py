@@ -59,7 +59,8 @@ class Standalone(Kind):
             raise OrcaError(
                 f"{session.sparkContext.master} gave no executor with {request.cores} cores and {request.memory} of "
                 f"memory within {PATIENCE:.0f} s. Its workers are too small, taken or not there: look at the master's "
-                "page, or ask for less with cores= and memory=."
+                "page, or ask for less with cores= and memory=.",
+                code="no-executor",
             )
         if (request.options.master or "").startswith("spark://"):
             prove(session)
@@ -71,11 +72,12 @@ def _reach(master: str, request: Request, life: ExitStack) -> dict[str, str]:
         return {"spark.master": master, **on_this_machine(request, life)}
     addresses = re.findall(r"([^,/:\[\]]+|\[[^\]]+\]):(\d+)", master.removeprefix("spark://"))
     if not master.startswith("spark://") or not addresses:
-        raise ArgumentError(f"master must look like 'spark://host:7077'; got {master!r}.")
+        raise ArgumentError(f"master must look like 'spark://host:7077'; got {master!r}.", code="bad-spark-master")
     here, _ = knock(":".join(address) for address in addresses)
     if not here:
         raise ArgumentError(
-            f"no Spark master answers at {master}. Start it, or leave master out and one is started here."
+            f"no Spark master answers at {master}. Start it, or leave master out and one is started here.",
+            code="spark-master-unreachable",
         )
     return {"spark.master": master, "spark.driver.host": here}
 
@@ -169,4 +171,6 @@ class _Launch:
             return match[1]
         state = f"ended with status {daemon.process.returncode}" if is_dead else f"not up in {PATIENCE:.0f} s"
         tail = "\n".join(Path(daemon.log).read_text(errors="replace").splitlines()[-20:])
-        raise OrcaError(f"Spark's {daemon.name} on {LOOPBACK} {state}. The end of its log:\n{tail}")
+        raise OrcaError(
+            f"Spark's {daemon.name} on {LOOPBACK} {state}. The end of its log:\n{tail}", code="spark-daemon-failed"
+        )

@@ -64,12 +64,14 @@ def submit_this_program(request: Request) -> int:
     if not file or not os.path.isfile(file):
         raise ArgumentError(
             "cluster_mode='yarn-cluster' runs the program's file again inside the cluster, and this program has none "
-            "(a notebook, a shell or `python -c`). Write it to a file, or use cluster_mode='yarn-client'."
+            "(a notebook, a shell or `python -c`). Write it to a file, or use cluster_mode='yarn-client'.",
+            code="program-without-file",
         )
     if main.__spec__ is not None:
         raise ArgumentError(
             f"cluster_mode='yarn-cluster' runs a file inside the cluster, and this program was started as a module "
-            f"(python -m {main.__spec__.name}). Start it by its file: python {file}."
+            f"(python -m {main.__spec__.name}). Start it by its file: python {file}.",
+            code="program-is-module",
         )
     libraries = [*comma_list(request.options.extra_python_lib), *comma_list(request.options.py_files)]
     modules = [*libraries, *map(str, environment.own_modules())]
@@ -142,7 +144,10 @@ def _hand_in(command: Sequence[str]) -> None:
     )
     if launch.returncode:
         lines = [line for line in launch.stdout.splitlines() if not line.startswith(("\tat ", "    at "))]
-        raise OrcaError("spark-submit could not give the program to YARN. Its last words:\n" + "\n".join(lines[-15:]))
+        raise OrcaError(
+            "spark-submit could not give the program to YARN. Its last words:\n" + "\n".join(lines[-15:]),
+            code="submission-failed",
+        )
 
 
 class ApplicationWatch:
@@ -184,7 +189,10 @@ class ApplicationWatch:
         while True:
             app = self.hadoop.tagged(self.tag)
             if app is None:
-                raise OrcaError("YARN does not know the application that it was given. Look at the ResourceManager.")
+                raise OrcaError(
+                    "YARN does not know the application that it was given. Look at the ResourceManager.",
+                    code="application-unknown",
+                )
             if app.state != state:
                 state = app.state
                 at = f", see {app.tracking}" if app.state == "RUNNING" and app.tracking else ""
@@ -195,7 +203,7 @@ class ApplicationWatch:
             if app.state == "RUNNING" or self.hadoop.has_container(app.id):
                 wait = yarn.Wait(self.hadoop, self.patience)
             elif why := wait.go_on(app):
-                raise OrcaError(why)
+                raise OrcaError(why, code="application-failed")
             time.sleep(POLL)
 
     def _end(self, app: Application) -> int:
@@ -276,10 +284,12 @@ def main(argv: Sequence[str]) -> int:
     """Hand a program to Spark's launcher, as the command line says; return its status."""
     options = _parser().parse_args(argv)
     if not options.program:
-        raise ArgumentError("orca submit needs a program: orca submit [options] program.py [arguments].")
+        raise ArgumentError(
+            "orca submit needs a program: orca submit [options] program.py [arguments].", code="missing-program"
+        )
     file, *args = options.program
     if not os.path.isfile(file):
-        raise ArgumentError(f"orca submit: there is no program {file}.")
+        raise ArgumentError(f"orca submit: there is no program {file}.", code="missing-program")
     keywords = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     if options.no_ship_environment:
         keywords["ship_environment"] = False
@@ -294,7 +304,7 @@ def main(argv: Sequence[str]) -> int:
     except OrcaError:
         raise
     except Exception as error:  # of the JVM, or of its way there
-        raise OrcaError(f"{file} was not started: {yarn.reason(error)}") from error
+        raise OrcaError(f"{file} was not started: {yarn.reason(error)}", code="program-not-started") from error
 
 
 OPTIONS = (

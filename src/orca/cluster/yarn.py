@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 from orca.cluster import environment, proof
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, name_nodes, resource_managers, settings_of
 from orca.cluster.news import knock, say, wait_until
+from orca.cluster.site import site_settings
 from orca.cluster.spark import (
     PATIENCE,
     Kind,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+STAGING = "spark.yarn.stagingDir"
 
 ARCHIVES = "spark.yarn.dist.archives"
 UNPACKED = "environment"  # the link to the unpacked environment in the folder of a container
@@ -85,8 +87,8 @@ class YarnClient(Kind):
                 yield
         except Exception as error:  # the watch is over: where it ended the application, it has said why
             if reasons:
-                raise OrcaError(reasons[0]) from None
-            raise OrcaError(f"Spark did not start on YARN: {reason(error)}") from error
+                raise OrcaError(reasons[0], code="spark-not-started") from None
+            raise OrcaError(f"Spark did not start on YARN: {reason(error)}", code="spark-not-started") from error
 
     def check(self, session: SparkSession, request: Request) -> None:
         """Wait for the executors, and let each prove that it runs this program's environment."""
@@ -143,7 +145,8 @@ def reach(options: SessionOptions, life: ExitStack) -> str:
     if not managers:
         raise ArgumentError(
             f"{folder}/yarn-site.xml names no ResourceManager: set yarn.resourcemanager.address or "
-            "yarn.resourcemanager.hostname in it, or copy the file from the cluster."
+            "yarn.resourcemanager.hostname in it, or copy the file from the cluster.",
+            code="no-resource-manager",
         )
     ways = []
     for what, addresses in {"ResourceManager of YARN": managers, "NameNode of HDFS": name_nodes(settings)}.items():
@@ -151,7 +154,8 @@ def reach(options: SessionOptions, life: ExitStack) -> str:
         if refusals and not here:
             raise OrcaError(
                 f"no {what} answers at {' or '.join(refusals)}. {folder} says that it is there: start it, or take the "
-                "settings of another cluster by hadoop_conf=."
+                "settings of another cluster by hadoop_conf=.",
+                code="yarn-unreachable",
             )
         ways.append(here)
     return ways[0]
@@ -187,7 +191,10 @@ def _check_queue(hadoop: Hadoop, options: SessionOptions) -> None:
     if queue:
         queues = hadoop.queues()
         if queue.rpartition(".")[2] not in [name.rpartition(".")[2] for name in queues]:
-            raise ArgumentError(f"YARN has no queue {queue!r}; it has {', '.join(queues)}. Pass one of them as queue=.")
+            raise ArgumentError(
+                f"YARN has no queue {queue!r}; it has {', '.join(queues)}. Pass one of them as queue=.",
+                code="unknown-queue",
+            )
 
 
 # The shipment.
@@ -202,7 +209,7 @@ def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Had
     hadoop = Hadoop(gateway)
     life.callback(hadoop.close)
     _check_queue(hadoop, options)
-    base = str(options.conf.get("spark.yarn.stagingDir", "")) or None
+    base = str(options.conf.get(STAGING) or site_settings(spark_home()).get(STAGING, "")) or None
     archives = comma_list(options.additional_archive)
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     address = ""
@@ -225,7 +232,8 @@ def _refuse_other_conda(name: str | None) -> None:
         raise ArgumentError(
             f"conda_name={name!r} is not the environment that this program runs in ({here or sys.prefix}), which goes "
             f"to the cluster by itself. Activate it (conda activate {name}) and leave conda_name out, or pass "
-            "penv_archive= with a packed one."
+            "penv_archive= with a packed one.",
+            code="other-conda-environment",
         )
 
 
@@ -236,7 +244,7 @@ def _archive(hadoop: Hadoop, name: str, base: str | None) -> str:
         return path
     file = Path(path.removeprefix("file://")).expanduser()
     if not file.is_file():
-        raise ArgumentError(f"penv_archive is {name}, and there is no such file.")
+        raise ArgumentError(f"penv_archive is {name}, and there is no such file.", code="missing-archive")
     digest = environment.digest_of(file)[:20]
     return hadoop.share(file, f"environment-{digest}{''.join(file.suffixes[-2:])}", base)
 
@@ -341,7 +349,7 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
             return True
         app = hadoop.application(number)
         if app.ended:
-            raise OrcaError(ended(number, app.diagnostics))
+            raise OrcaError(ended(number, app.diagnostics), code="application-failed")
         containers = app.containers - 1  # one is the application master's
         if containers > there:
             last = seconds
@@ -366,7 +374,8 @@ def _no_executor(number: str, request: Request, overhead: str, nodes: str) -> Or
     return OrcaError(
         f"YARN gave {number} no executor with {request.cores} cores and {request.memory} of memory (and {overhead} "
         f"beside the heap) within {request.options.start_timeout:.0f} s. The nodes: {nodes}. Ask for less with cores= "
-        "and memory=, or for another queue with queue=."
+        "and memory=, or for another queue with queue=.",
+        code="no-executor",
     )
 
 

@@ -65,7 +65,11 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], call: str) -> N
 
 def _unknown(names: Iterable[str], known: Collection[str], call: str) -> SignatureError | None:
     unknown = [name for name in names if name not in known]
-    return SignatureError("\n".join(_sentence(name, known, call) for name in unknown)) if unknown else None
+    return (
+        SignatureError("\n".join(_sentence(name, known, call) for name in unknown), code="unknown-argument")
+        if unknown
+        else None
+    )
 
 
 def _sentence(name: str, known: Collection[str], call: str) -> str:
@@ -89,10 +93,12 @@ def _refusal(
     except TypeError as error:
         accepts_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
         example = ", ".join(f"{each}=..." for each in known[:3])
-        other = SignatureError(f"{call}: {error}. Pass arguments by name: {name}({example}).")
+        other = SignatureError(f"{call}: {error}. Pass arguments by name: {name}({example}).", code="bad-call")
         return (None if accepts_any else _unknown(kwargs, known, call)) or other
     number = next((each for each in ("epochs", "batch_size") if _holds_rows(given.get(each))), None)
-    return None if number is None else SignatureError(f"{call}: {number} must be a number, and {_DATA}.")
+    return (
+        None if number is None else SignatureError(f"{call}: {number} must be a number, and {_DATA}.", code="bad-call")
+    )
 
 
 def _holds_rows(value: Any) -> bool:

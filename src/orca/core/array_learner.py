@@ -223,7 +223,8 @@ class ArrayLearner(Learner):
         if unknown := sorted(gradients.keys() - weights.keys()):
             raise ArgumentError(
                 f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "
-                "them under the names that weights() has."
+                "them under the names that weights() has.",
+                code="unknown-gradients",
             )
         # Always float64: numbers of the user's may be of other types, and those of a rank without rows are not.
         mine, agreed = np.array([total, mass, *(name in gradients for name in weights)], np.float64), False

@@ -15,12 +15,20 @@ from orca.rows.tree import flatten, unflatten
 def check_columns(columns: Columns, have: Sequence[str], verb: str = "this call") -> None:
     """Check that features are named and every named column exists."""
     if not columns.features:
-        raise DataError(f"{verb} needs feature_cols for tabular data; got columns {list(have)}. Pass feature_cols=[…].")
+        raise DataError(
+            f"{verb} needs feature_cols for tabular data; got columns {list(have)}. Pass feature_cols=[…].",
+            code="missing-feature-cols",
+        )
     for name in (*columns.features, *columns.labels):
         if list(have).count(name) > 1:
-            raise DataError(f"there are {list(have).count(name)} columns {name!r} in {list(have)}. Rename one of them.")
+            raise DataError(
+                f"there are {list(have).count(name)} columns {name!r} in {list(have)}. Rename one of them.",
+                code="duplicate-column",
+            )
         if name not in have:
-            raise DataError(f"there is no column {name!r}; the data has {list(have)}.{near(name, have)}")
+            raise DataError(
+                f"there is no column {name!r}; the data has {list(have)}.{near(name, have)}", code="missing-column"
+            )
 
 
 def single(parts: Sequence[Any]) -> Any:
@@ -32,11 +40,15 @@ def output_names(columns: Columns, heads: int) -> tuple[str, ...]:
     """Return the names of the prediction columns: those asked for, else prediction or prediction_0, _1, ..."""
     if columns.outputs:
         if len(set(columns.outputs)) != len(columns.outputs):
-            raise DataError(f"output_cols names a column twice: {list(columns.outputs)}. Name each output once.")
+            raise DataError(
+                f"output_cols names a column twice: {list(columns.outputs)}. Name each output once.",
+                code="duplicate-output-cols",
+            )
         if len(columns.outputs) != heads:
             raise DataError(
                 f"the model has {heads} output(s), but output_cols names {len(columns.outputs)}: "
-                f"{list(columns.outputs)}. Name each output once."
+                f"{list(columns.outputs)}. Name each output once.",
+                code="output-cols-count",
             )
         return columns.outputs
     return ("prediction",) if heads == 1 else tuple(f"prediction_{i}" for i in range(heads))
@@ -51,7 +63,10 @@ def with_columns(frame: Any, columns: dict[str, np.ndarray]) -> Any:
     """Return a pandas frame with more columns; a row of several numbers is one cell."""
     for name in columns:
         if name in frame.columns:
-            raise DataError(f"the data has the column {name!r} already. Name another with output_cols=['…'].")
+            raise DataError(
+                f"the data has the column {name!r} already. Name another with output_cols=['…'].",
+                code="output-column-taken",
+            )
     return frame.assign(**{name: list(cells) if cells.ndim > 1 else cells for name, cells in columns.items()})
 
 
@@ -80,7 +95,9 @@ def array_of(thing: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(thing)
     except ValueError as error:
-        raise DataError(f"the rows of {what} differ in shape: {error}. Pad or cut them first.") from error
+        raise DataError(
+            f"the rows of {what} differ in shape: {error}. Pad or cut them first.", code="ragged-rows"
+        ) from error
     if array.dtype == object:
         return _stacked(array, what)
     return array.astype(_readable(array.dtype), copy=False)
@@ -120,7 +137,10 @@ def _strided(tensor: Any, what: str) -> Any:
     """Return a torch tensor that numpy can read."""
     if str(tensor.layout) != "torch.strided":
         kind = str(tensor.layout).removeprefix("torch.")
-        raise DataError(f"{what} is a sparse tensor ({kind}), whose rows cannot be dealt out. Call to_dense() on it.")
+        raise DataError(
+            f"{what} is a sparse tensor ({kind}), whose rows cannot be dealt out. Call to_dense() on it.",
+            code="sparse-tensor",
+        )
     tensor = tensor.detach().cpu()
     small = tensor.is_floating_point() and (tensor.element_size() == 1 or str(tensor.dtype) == "torch.bfloat16")
     return tensor.float() if small else tensor
@@ -149,7 +169,9 @@ def _stacked(array: np.ndarray, what: str) -> np.ndarray:
     """Return an array of objects as one of texts, or as the array of its cells."""
     flat = array.reshape(-1)
     if not array.ndim:
-        raise DataError(f"{what} holds {type(array.item()).__name__} objects. Turn them into numbers first.")
+        raise DataError(
+            f"{what} holds {type(array.item()).__name__} objects. Turn them into numbers first.", code="not-numbers"
+        )
     if any(_is_missing(cell) for cell in flat):
         raise _missing(what)
     if len(flat) and isinstance(flat[0], str | bytes):
@@ -160,12 +182,15 @@ def _stacked(array: np.ndarray, what: str) -> np.ndarray:
     try:
         return np.stack(cells).reshape(*array.shape, *cells[0].shape)
     except ValueError as error:
-        raise DataError(f"the cells of {what} differ in shape: {error}. Pad or cut them first.") from error
+        raise DataError(
+            f"the cells of {what} differ in shape: {error}. Pad or cut them first.", code="ragged-rows"
+        ) from error
 
 
 def _missing(what: str) -> DataError:
     return DataError(
-        f"{what} has missing values. Fill or drop them first (fillna, dropna), a masked array's by filled()."
+        f"{what} has missing values. Fill or drop them first (fillna, dropna), a masked array's by filled().",
+        code="missing-values",
     )
 
 
@@ -179,7 +204,8 @@ def not_numbers(what: str, kind: str) -> DataError:
     """Return the error for texts or dates that a model of numbers is given."""
     return DataError(
         f"{what} holds {kind}, and this model takes numbers alone. "
-        "Turn it into numbers first, for instance with StringIndexer or a cast."
+        "Turn it into numbers first, for instance with StringIndexer or a cast.",
+        code="not-numbers",
     )
 
 
@@ -197,7 +223,8 @@ def concatenate(parts: Sequence[Any]) -> Any:
         if other != structure or one != two:
             raise DataError(
                 f"the model's answers differ in shape from batch to batch: a row has {one} and then {two}. "
-                "Let it answer for every row in one shape."
+                "Let it answer for every row in one shape.",
+                code="predictions-differ-in-shape",
             )
     heads = zip(*(leaves for leaves, _ in flat), strict=True)
     return unflatten(structure, [np.concatenate(parts) for parts in heads])

@@ -14,7 +14,8 @@ def call_creator(creator: Callable[..., Any] | None, *arguments: Any) -> Any:
     if not callable(creator):
         raise ArgumentError(
             f"expected an object or a creator function; got {type(creator).__name__} {creator!r}. "
-            "Pass the object itself, or a function that makes it on the worker."
+            "Pass the object itself, or a function that makes it on the worker.",
+            code="bad-creator",
         )
     if isinstance(creator, type):
         return creator(*arguments[: required(creator)])  # its defaults are not meant for a config

@@ -165,7 +165,8 @@ def dispatch(
             raise
         raise OrcaError(
             f"there is no room for temporary files in {tempfile.gettempdir()}: {error}. Make room there, or set TMPDIR "
-            "to a folder on a larger local disk before the program starts."
+            "to a folder on a larger local disk before the program starts.",
+            code="no-room-for-files",
         ) from error
     finally:
         shards.release()
@@ -302,7 +303,8 @@ def dumps(thing: Any, what: str) -> bytes:
         raise ArgumentError(
             f"{what} cannot be sent to the workers: {type(error).__name__}: {error}. It (or something it refers to, "
             "like an open file, a lock, a socket or a Spark object) cannot be pickled; create such things inside the "
-            "creator function, on the worker."
+            "creator function, on the worker.",
+            code="not-picklable",
         ) from (error if verbosity.is_debug() else None)
 
 

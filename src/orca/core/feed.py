@@ -46,14 +46,16 @@ def weigh(y: Any, weights: Any) -> tuple[Any, np.ndarray]:
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         raise DataError(
-            f"weights must be one number a row; got {array.dtype} of shape {array.shape}. Pass an array of shape (n,)."
+            f"weights must be one number a row; got {array.dtype} of shape {array.shape}. Pass an array of shape (n,).",
+            code="bad-sample-weights",
         )
     array = array if array.dtype.kind == "f" else array.astype(np.float32)
     wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))  # nan is not >= 0
     if len(wrong):
         raise DataError(
             f"weights must be finite and not negative; got {array[wrong[0]]}, one of {len(wrong)} such value(s) among "
-            f"{len(array)} rows. Correct these rows, or give them the weight 0."
+            f"{len(array)} rows. Correct these rows, or give them the weight 0.",
+            code="bad-sample-weights",
         )
     labels = () if y is None else y
     rows_of((labels, array), "labels and weights")
@@ -90,11 +92,15 @@ class Feed:
         counts = tuple(count for count, _, _ in ranks)
         size = batch_size or sum(own or 0 for _, own, _ in ranks)
         if size < 1:
-            raise ArgumentError(f"batch_size must be a positive number of rows over all workers; got {batch_size}.")
+            raise ArgumentError(
+                f"batch_size must be a positive number of rows over all workers; got {batch_size}.",
+                code="bad-batch-size",
+            )
         if rows.shared and len(set(counts)) > 1:
             raise DataError(
                 f"every worker must see the same dataset, but their lengths differ: {counts}. "
-                "A data creator must return the whole dataset on each worker; it is split for you."
+                "A data creator must return the whole dataset on each worker; it is split for you.",
+                code="dataset-differs-by-worker",
             )
         self.plan = Plan(counts[:1] if rows.shared else counts, size, rows.drop_last)
         self.template: Any = _common([template for _, _, template in ranks])
@@ -169,7 +175,8 @@ class StreamFeed:
             raise DataError(
                 "every worker must see the same dataset, but their lengths differ: "
                 f"{tuple('endless' if endless else steps for steps, endless in lengths)} batches. "
-                "A data creator must return the whole dataset on each worker; it is split for you."
+                "A data creator must return the whole dataset on each worker; it is split for you.",
+                code="dataset-differs-by-worker",
             )
 
     def check_rows(self) -> None:
@@ -189,7 +196,8 @@ class StreamFeed:
             empty = False
             if self.weighted and batch.weights is None:
                 raise DataError(
-                    "the rows must come with weights, but a batch of the data has none. Let it give (x, y, weights)."
+                    "the rows must come with weights, but a batch of the data has none. Let it give (x, y, weights).",
+                    code="missing-sample-weights",
                 )
             batch.shares = batch.shares or _lengths(even_split(batch.step_rows, self.world.size))
             yield batch
@@ -236,7 +244,9 @@ def _lengths(cuts: list[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def _no_rows() -> DataError:
-    return DataError("there are no rows to train on: the data is empty, or drop_last left nothing of it.")
+    return DataError(
+        "there are no rows to train on: the data is empty, or drop_last left nothing of it.", code="no-rows"
+    )
 
 
 def _template(rows: Rows) -> Any:
@@ -260,7 +270,8 @@ def _differing(what: str, one: Structure, other: Structure) -> DataError:
     forms = [unflatten(structure, repeat("...")) for structure in (one, other)]
     return DataError(
         f"all blocks of {what} must have the same structure; got {forms[0]} and then {forms[1]}, features before "
-        "labels. Give every row the same keys."
+        "labels. Give every row the same keys.",
+        code="blocks-differ",
     )
 
 

@@ -33,10 +33,11 @@ class ImportHook:
     """A finder of modules that hears that a framework is about to be imported; it leaves finding to others.
 
     It loads triton before TensorFlow, and keeps TensorFlow's greetings off the screen and its generated files off the
-    disk. And it calls those that want to know.
+    disk. And it calls those that want to know: before a framework is imported, and after TensorFlow was.
     """
 
     listeners: ClassVar[list[Callable[[str], None]]] = []
+    after: ClassVar[list[Callable[[ModuleType], None]]] = []
 
     @classmethod
     def install(cls) -> None:
@@ -86,6 +87,8 @@ class _TensorflowLoader(SourceFileLoader):
             context._initialize_physical_devices = _without_greetings()(look)  # type: ignore[union-attr]
         if (loader := sys.modules.get("tensorflow.python.autograph.pyct.loader")) is not None:
             loader.load_source = _load_source  # type: ignore[attr-defined]
+        for listener in tuple(ImportHook.after):
+            listener(module)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class FitPlan:
             if (value := getattr(self, name)) is not None:
                 positive(name, value)
         if self.on_nan not in ("raise", "warn", "ignore"):
-            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {self.on_nan!r}.")
+            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {self.on_nan!r}.", code="bad-on-nan")
 
 
 class Predictor(ABC):
@@ -279,12 +279,16 @@ class Learner(Predictor):
         """Return a copy of the weights as this rank holds them: arrays and plain values."""
         raise NotSupported(
             f"{type(self).__name__} cannot put weights back. Give it copy_weights and put_back_weights, or leave out "
-            "restore_best_weights."
+            "restore_best_weights.",
+            code="weights-not-restorable",
         )
 
     def put_back_weights(self, weights: Any) -> None:
         """Put back weights that copy_weights returned on any rank."""
-        raise NotSupported(f"{type(self).__name__} has a copy_weights, but no put_back_weights. Give it both.")
+        raise NotSupported(
+            f"{type(self).__name__} has a copy_weights, but no put_back_weights. Give it both.",
+            code="weights-not-restorable",
+        )
 
     @abstractmethod
     def leave(self) -> None:

@@ -432,7 +432,8 @@ def _check_state(meter: Metric, state: Any) -> None:
     except Unsendable as error:
         raise ArgumentError(
             f"the state of the metric {meter.name!r} cannot travel to the other ranks: {error} Let its tally return "
-            "numbers, arrays and tensors."
+            "numbers, arrays and tensors.",
+            code="bad-metric-state",
         ) from error
 
 

@@ -28,9 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from orca.core import shapes
 from orca.core.columns import array_of
 from orca.core.items import travels
-from orca.core.shapes import classes_last, core, double, largest, shaped, unfit
+from orca.core.shapes import double, largest, shaped
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import flatten, map_tree, unflatten
 
@@ -45,7 +46,6 @@ Tensor = Any  # a torch tensor; torch is loaded with the first batch
 Tree = Any  # tensors or arrays, or tuples, lists and dicts of them
 
 EPSILON = 1e-7  # Keras' own: probabilities are kept this far from 0 and 1 before a logarithm
-SLACK = 1e-6  # how far rounding may carry a probability out of [0, 1]
 RESERVED = ("loss", "num_samples", "profile", "val_loss")  # keys of the statistics that are not metrics
 BACKENDS = ("bigdl", "tf", "pytorch", "mxnet")
 
@@ -114,7 +114,10 @@ def _by_name(word: str) -> Metric:
     kind = ALIASES.get(name) or next((kind for kind in NAMED if kind.__name__.lower() == name), None)
     if kind is None:
         names = ", ".join(sorted(kind.__name__ for kind in NAMED))
-        raise ArgumentError(f"There is no metric named {word!r}. Pass one of {names}, or a function f(output, target).")
+        raise ArgumentError(
+            f"There is no metric named {word!r}. Pass one of {names}, or a function f(output, target).",
+            code="unknown-metric",
+        )
     return kind().named(word)
 
 
@@ -124,7 +127,9 @@ def _no_metric(item: object) -> ArgumentError:
     else:
         thing = type(item).__name__
         advice = "Pass metrics such as [Accuracy()] from orca.metrics, or functions f(output, target)."
-    return ArgumentError(f"Only orca metrics and customized functions are supported, but get {thing}. {advice}")
+    return ArgumentError(
+        f"Only orca metrics and customized functions are supported, but get {thing}. {advice}", code="not-a-metric"
+    )
 
 
 def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
@@ -135,7 +140,8 @@ def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
         if name.lower() in RESERVED:
             raise ArgumentError(
                 f"A metric cannot be named {name!r}: the statistics hold something else under that key. "
-                f"Give it another name with a dict: metrics={{'my_{name}': ...}}."
+                f"Give it another name with a dict: metrics={{'my_{name}': ...}}.",
+                code="metric-name-taken",
             )
         while name.lower() in names:
             number += 1
@@ -263,7 +269,9 @@ class Metric:
     def get_metric(self, backend: str = "bigdl") -> Any:
         """Return a copy that counts for a backend: "bigdl", "tf", "pytorch" or "mxnet"."""
         if backend not in BACKENDS:
-            raise ArgumentError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}.")
+            raise ArgumentError(
+                f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}.", code="unknown-metric-backend"
+            )
         return getattr(self, f"get_{backend}_metric")()
 
     def get_pytorch_metric(self) -> Any:
@@ -344,15 +352,16 @@ class _BinaryDecisions(Metric):
             return scores > self.threshold, 0
         if self.link == "sigmoid":
             return scores > 0, 0
-        return scores > 0.5, _outside(scores)
+        chances = shapes.probabilities(output, self.link)
+        return chances > 0.5, shapes.count_outside(chances)
 
     def _refuse(self, outside: Any) -> None:
-        _refuse_outside(
+        shapes.refuse_outside(
             self.name,
             outside,
-            f"If they are logits, give the Estimator a loss that says so (BCEWithLogitsLoss), or write "
-            f"{type(self).__name__}(threshold=0.0); else end the model with a sigmoid, or name the threshold= above "
-            f"which an output says 1.",
+            f"If they are logits, give the Estimator a loss that says so (BCEWithLogitsLoss, CrossEntropyLoss), or "
+            f"write {type(self).__name__}(threshold=0.0); else end the model with a sigmoid, or name the threshold= "
+            f"above which an output says 1.",
         )
 
 
@@ -406,30 +415,23 @@ class Accuracy(_BinaryAccuracyMetric):
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return the counts of every metric of decisions, and how many one-hot targets name several classes or none."""
-        counts = super().tally(output, target)
-        if output.ndim == 1 or output.shape[1] == 1 or output.shape != target.shape:
-            return *counts, 0
-        target = double(target)
-        return *counts, ((target == target.amax(-1, keepdim=True)).sum(-1) > 1).sum()
+        return *super().tally(output, target), shapes.count_ambiguous(self.name, self.link, output, target)
 
     def score(self, total: Any, count: Any, outside: Any = 0, ambiguous: Any = 0) -> Any:
         """Return the mean, or refuse what has no meaning."""
-        if ambiguous > 0:
-            raise DataError(
-                f"{self.name} compares the largest class of a row, and {int(ambiguous)} targets name several classes, "
-                "or none. Pass BinaryAccuracy() for several labels a row: it compares each of them."
-            )
+        shapes.refuse_ambiguous(self.name, ambiguous)
         return super().score(total, count, outside)
 
     def _decisions(self, output: Tensor, target: Tensor) -> tuple[Tensor, Any]:
-        if output.ndim == 1 or output.shape[1] == 1:
+        if shapes.is_binary(self.link, output, target):
             if output.is_floating_point():
                 return super()._decisions(output, target)
             answer, truth = shaped(self.name, output, target)
             return answer == truth, 0
         if output.shape == target.shape:
-            return largest(output) == largest(target), 0
-        scores, labels = classes_last(self.name, output, target)
+            scores, truth = shapes.one_hot(self.name, self.link, output, target)
+            return largest(scores) == largest(truth), 0
+        scores, labels = shapes.classes_last(self.name, output, target)
         return largest(scores) + (0 if self.zero_based_label else 1) == labels, 0
 
 
@@ -437,15 +439,29 @@ class SparseCategoricalAccuracy(MeanMetric):
     """How often the largest class of (n, c) outputs is the right one; targets are class numbers from 0."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        scores, labels = classes_last(self.name, output, target)
+        scores, labels = shapes.classes_last(self.name, output, target)
         return largest(scores) == labels
 
 
-class CategoricalAccuracy(MeanMetric):
-    """How often the largest class (last axis) of the outputs is the right one; targets are one-hot."""
+class _OneClassMetric(MeanMetric):
+    """A mean over rows of one class each. One-hot targets that name several classes, or none, are refused."""
+
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        return *super().tally(output, target), shapes.count_ambiguous(self.name, self.link, output, target)
+
+    def score(self, total: Any, count: Any, ambiguous: Any = 0) -> Any:
+        shapes.refuse_ambiguous(self.name, ambiguous)
+        return total / count
+
+
+class CategoricalAccuracy(_OneClassMetric):
+    """How often the largest class of the outputs is the right one; targets are one-hot.
+
+    Classes lie on the last axis; on axis 1 if the loss is one of torch's that take logits of classes.
+    """
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        scores, truth = _one_hot(self.name, output, target)
+        scores, truth = shapes.one_hot(self.name, self.link, output, target)
         return largest(scores) == largest(truth)
 
 
@@ -461,7 +477,7 @@ class BinaryAccuracy(_BinaryAccuracyMetric):
         self.threshold = _threshold("BinaryAccuracy", threshold)
 
 
-class Top5Accuracy(MeanMetric):
+class Top5Accuracy(_OneClassMetric):
     """How often the right class is among the five largest; targets are class numbers, or one-hot.
 
     Of equal scores the lower class comes first, as in argmax.
@@ -475,11 +491,12 @@ class Top5Accuracy(MeanMetric):
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.ndim > 1 and output.shape == target.shape:
-            scores, labels = output, largest(target)
+            scores, target = shapes.one_hot(self.name, self.link, output, target)
+            labels = largest(target)
         else:
-            scores, labels = classes_last(self.name, output, target)
+            scores, labels = shapes.classes_last(self.name, output, target)
             labels = labels - (0 if self.zero_based_label else 1)
-        valid, label, own = _of_labels(scores, labels)
+        valid, label, own = shapes.of_labels(scores, labels)
         numbers = label.new_ones(scores.shape[-1]).cumsum(0) - 1
         ahead = (scores > own) | ((scores == own) & (numbers < label))
         return (ahead.sum(-1, keepdim=True) < 5) & valid & (own == own)
@@ -502,7 +519,21 @@ class MAE(MeanMetric):
 
 
 class Poisson(MeanMetric):
-    """The mean of output - target * log(output) over all elements."""
+    """The mean of output - target * log(output) over all elements; outputs are rates, not their logarithms."""
+
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return the sum of the values, how many there are, and outputs that are no rates."""
+        return *super().tally(output, target), (output < 0).sum()
+
+    def score(self, total: Any, count: Any, negative: Any = 0) -> Any:
+        """Return the mean, or refuse outputs that are no rates."""
+        if negative:
+            raise DataError(
+                f"{self.name} needs rates as outputs; {int(negative)} are negative. End the model with exp or "
+                "softplus, or evaluate its loss instead.",
+                code="negative-rates",
+            )
+        return total / count
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         rate, count = shaped(self.name, output, target)
@@ -513,10 +544,12 @@ class _ProbabilityMetric(MeanMetric):
     """A mean over outputs that must be probabilities. Those that are not are counted, and refused in the end."""
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        return *super().tally(output, target), _outside(self._chances(output))
+        return *super().tally(output, target), shapes.count_outside(self._chances(output))
 
     def score(self, total: Any, count: Any, outside: Any = 0) -> Any:
-        _refuse_outside(self.name, outside, "End the model with a sigmoid or softmax, or evaluate its loss instead.")
+        shapes.refuse_outside(
+            self.name, outside, "End the model with a sigmoid or softmax, or evaluate its loss instead."
+        )
         return total / count
 
     def _chances(self, output: Tensor) -> Tensor:
@@ -526,14 +559,15 @@ class _ProbabilityMetric(MeanMetric):
 class BinaryCrossEntropy(_ProbabilityMetric):
     """The cross entropy of probabilities against targets of 0 and 1, the mean over all elements.
 
-    If the loss takes logits of single classes, so does this.
+    Targets may be -1 and 1. If the loss takes logits, so does this.
     """
 
     def _chances(self, output: Tensor) -> Tensor:
-        return double(output).sigmoid() if self.link == "sigmoid" else double(output)
+        return shapes.probabilities(output, self.link)
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         output, truth = shaped(self.name, output, target)
+        truth = truth + (truth == -1)
         chance = self._chances(output).clip(EPSILON, 1 - EPSILON)
         return -(truth * chance.log() + (1 - truth) * (1 - chance).log())
 
@@ -546,24 +580,24 @@ class _ClassProbabilityMetric(_ProbabilityMetric):
 
 
 class CategoricalCrossEntropy(_ClassProbabilityMetric):
-    """The cross entropy of class probabilities (last axis) against one-hot targets, the mean over rows.
+    """The cross entropy of class probabilities against one-hot targets, the mean over rows.
 
-    If the loss takes logits of classes, so does this.
+    Classes lie where CategoricalAccuracy finds them. If the loss takes logits of classes, so does this.
     """
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        output, target = _one_hot(self.name, output, target)
+        output, target = shapes.one_hot(self.name, self.link, output, target)
         return -(double(target) * self._chances(output).clip(EPSILON, 1 - EPSILON).log()).sum(-1)
 
 
 class KLDivergence(_ClassProbabilityMetric):
-    """The Kullback-Leibler divergence of class probabilities (last axis) from the targets', the mean over rows.
+    """The Kullback-Leibler divergence of class probabilities from the targets', the mean over rows.
 
-    If the loss takes logits of classes, so does this.
+    Classes lie where CategoricalAccuracy finds them. If the loss takes logits of classes, so does this.
     """
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        output, target = _one_hot(self.name, output, target)
+        output, target = shapes.one_hot(self.name, self.link, output, target)
         chance, truth = self._chances(output), double(target)
         return (truth * (truth.clip(EPSILON, 1).log() - chance.clip(EPSILON, 1).log())).sum(-1)
 
@@ -576,18 +610,19 @@ class SparseCategoricalCrossEntropy(_ClassProbabilityMetric):
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return the sum of losses, how many, outputs outside [0, 1], and labels that are no class."""
-        scores, labels = classes_last(self.name, output, target)
+        scores, labels = shapes.classes_last(self.name, output, target)
         chances = self._chances(scores)
-        valid, _, chance = _of_labels(chances, labels)
+        valid, _, chance = shapes.of_labels(chances, labels)
         losses = -chance.clip(EPSILON, 1 - EPSILON).log()
-        return losses.sum(), losses.numel(), _outside(chances), (~valid).sum()
+        return losses.sum(), losses.numel(), shapes.count_outside(chances), (~valid).sum()
 
     def score(self, total: Any, count: Any, outside: Any = 0, unknown: Any = 0) -> Any:
         """Return the mean, or refuse outputs outside [0, 1] and labels that are no class."""
         if unknown:
             raise DataError(
                 f"{self.name} needs class numbers from 0 to one less than the number of outputs; {int(unknown)} labels "
-                f"are not. Subtract 1 from labels that start at 1, and leave out rows without a class."
+                f"are not. Subtract 1 from labels that start at 1, and leave out rows without a class.",
+                code="labels-not-classes",
             )
         return super().score(total, count, outside)
 
@@ -602,15 +637,15 @@ class PositivesMetric(_BinaryDecisions):
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return true positives, false positives, false negatives, and outputs that are no probabilities."""
-        if not _is_two_class(output, target):
+        if not shapes.is_two_class(output, target):
             positive, outside = self._cut(output)
         elif self.threshold is None:
             positive, outside = output[:, 1] > output[:, 0], 0
         else:
-            chance = double(output).softmax(-1) if self.link == "softmax" else output
-            positive, outside = self._cut(chance[:, 1])
+            chance = shapes.probabilities(output, self.link)[:, 1]
+            positive, outside = chance > self.threshold, shapes.count_outside(chance)
         said = positive.reshape(-1)
-        truth = shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)[1]
+        truth = shaped(self.name, output[:, 1] if shapes.is_two_class(output, target) else output, target)[1]
         truth = truth.reshape(-1) > 0.5
         return (said & truth).sum(), (said & ~truth).sum(), (~said & truth).sum(), outside
 
@@ -649,7 +684,8 @@ class ROC(Metric):
     """The ROC curve: rates of false and of true positives at each distinct score, and the score, which falls.
 
     Outputs are any scores, targets 0 or 1, over all elements. Of outputs (n, 2) with n targets the score is the second
-    minus the first. Keeps every score. The first point lies above all scores.
+    minus the first; of logits of classes beside one-hot targets, the logarithm of the probability. Keeps every score.
+    The first point lies above all scores.
 
     Example:
         >>> [points.tolist() for points in ROC()(np.array([0.25, 0.5, 0.0, 0.75]), np.array([0, 1, 1, 0]))]
@@ -660,7 +696,11 @@ class ROC(Metric):
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return scores, and which are those of positives."""
-        return _scored(self.name, output, target)
+        if shapes.is_two_class(output, target):
+            output = double(output[:, 1]) - double(output[:, 0])  # right for logits too
+        elif shapes.has_class_logits(output, self.link):  # comparable over rows
+            output = double(output).log_softmax(1)
+        return output.reshape(-1), shaped(self.name, output, target)[1].reshape(-1) > 0.5
 
     def score(self, scores: Any, truth: Any) -> Any:
         """Return (false positive rates, true positive rates, thresholds)."""
@@ -706,7 +746,8 @@ class AUC(ROC):
         if threshold_num is not None and threshold_num < 2:
             raise ArgumentError(
                 f"AUC needs at least 2 thresholds; got threshold_num={threshold_num}. Pass 200, or None for the exact "
-                f"area."
+                f"area.",
+                code="bad-threshold-count",
             )
         self.threshold_num, self.keeps_rows = threshold_num, threshold_num is None
 
@@ -714,16 +755,13 @@ class AUC(ROC):
         """Return the counts of ROC; with thresholds, the rows of each class in each bin, and outputs outside [0, 1]."""
         if self.threshold_num is None:
             return super().tally(output, target)
-        if _is_two_class(output, target):
-            output = (double(output).softmax(-1) if self.link == "softmax" else output)[:, 1]
-        elif self.link == "sigmoid":
-            output = double(output).sigmoid()
-        chance, truth = shaped(self.name, output, target)
+        chance = shapes.probabilities(output, self.link)
+        chance, truth = shaped(self.name, chance[:, 1] if shapes.is_two_class(output, target) else chance, target)
         bins = self.threshold_num
         below = -(-chance.clip(0, 1) * (bins - 1) // 1)  # how many thresholds lie below: rounded up, at least 1
         place = (below.clip(1).nan_to_num().long() + bins * (truth > 0.5)).reshape(-1)  # nan goes to bin 0
         counts = place.new_zeros(2 * bins).index_add(0, place, place.new_ones(place.shape))  # bincount would wait
-        return counts, _outside(chance)
+        return counts, shapes.count_outside(chance)
 
     def score(self, counts: Any, outside: Any) -> Any:
         """Return the area, given the tally."""
@@ -734,7 +772,7 @@ class AUC(ROC):
             advice = (
                 "End the model with a sigmoid or softmax, or use AUC(), without threshold_num, which takes any scores."
             )
-            _refuse_outside(self.name, outside, advice)
+            shapes.refuse_outside(self.name, outside, advice)
             counts = counts.reshape(2, -1)
             has_nan = counts[:, 0].any()  # bin 0 holds nan alone; else it is the point of no positives
             false, true = counts.flip(1).roll(1, 1).cumsum(1)
@@ -830,7 +868,10 @@ def _array(name: str, leaf: Any) -> Any:
         return leaf if leaf is None else leaf.detach()
     array = array_of(leaf, f"the data of {name}")
     if array.dtype.kind in "OUSMmc":
-        raise DataError(f"{name} needs numbers; got {array.dtype} ({type(leaf).__name__}). Encode labels as numbers.")
+        raise DataError(
+            f"{name} needs numbers; got {array.dtype} ({type(leaf).__name__}). Encode labels as numbers.",
+            code="not-numbers",
+        )
     return array
 
 
@@ -840,7 +881,10 @@ def _first(name: str, tree: Tree) -> Tensor:
 
     leaves, _ = flatten(tree)
     if not leaves or leaves[0] is None:
-        raise DataError(f"{name} compares outputs with targets; got {tree!r} for one of them. Give labels to evaluate.")
+        raise DataError(
+            f"{name} compares outputs with targets; got {tree!r} for one of them. Give labels to evaluate.",
+            code="metric-needs-targets",
+        )
     array = _array(name, leaves[0])
     return array if _is_tensor(array) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
@@ -853,46 +897,11 @@ def _rows_in(name: str, output: Tree, target: Tree) -> int:
         words = [", ".join(map(str, group)) or "nothing" for group in shapes]
         raise DataError(
             f"{name} needs one target for every output, row by row; got output {words[0]} and target {words[1]}. "
-            f"Let the model return an output for every row of its batch."
+            f"Let the model return an output for every row of its batch.",
+            code="metric-rows-differ",
         )
     ((count,),) = counts
     return int(count)
-
-
-def _scored(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the score of each element, of (n, 2) outputs the second minus the first, and where the target is 1."""
-    if _is_two_class(output, target):
-        output = double(output[:, 1]) - double(output[:, 0])  # right for logits too
-    return output.reshape(-1), shaped(name, output, target)[1].reshape(-1) > 0.5
-
-
-def _one_hot(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    if output.ndim < 2 or output.shape != target.shape:
-        need = "outputs (n, classes) and one-hot targets in the same shape"
-        raise unfit(name, output, target, f"{need} (the metrics named Sparse... take class numbers)")
-    return output, target
-
-
-def _of_labels(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which labels are classes, their numbers (of a class in any case), and their scores: all (..., 1)."""
-    labels, classes = double(labels).unsqueeze(-1), scores.shape[-1]
-    numbers = labels.clip(0, classes - 1).nan_to_num().long()
-    return (labels >= 0) & (labels < classes), numbers, double(scores.gather(-1, numbers))
-
-
-def _is_two_class(output: Tensor, target: Tensor) -> bool:
-    return output.ndim == 2 and output.shape[1] == 2 and len(core(target.shape)) == 1
-
-
-def _outside(chance: Tensor) -> Tensor:
-    chance = double(chance)
-    return ((chance < -SLACK) | (chance > 1 + SLACK)).sum()
-
-
-def _refuse_outside(name: str, outside: Any, advice: str) -> None:
-    # Asked at the end: to look at each batch would wait for the device each time.
-    if outside:
-        raise DataError(f"{name} needs probabilities as outputs; {int(outside)} lie outside [0, 1]. {advice}")
 
 
 def _beside(output: Tree, target: Tree) -> Tree:
@@ -900,7 +909,9 @@ def _beside(output: Tree, target: Tree) -> Tree:
     if isinstance(target, (list, tuple)):
         is_pair = isinstance(output, (list, tuple)) and len(output) == len(target)
         return type(target)(map(_beside, output, target)) if is_pair else target
-    same = hasattr(output, "shape") and hasattr(target, "shape") and core(output.shape) == core(target.shape)
+    same = (
+        hasattr(output, "shape") and hasattr(target, "shape") and shapes.core(output.shape) == shapes.core(target.shape)
+    )
     return target.reshape(output.shape) if same else target
 
 
@@ -909,7 +920,8 @@ def _threshold(owner: str, value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         raise ArgumentError(
-            f"threshold of {owner} must be a number; got {value!r}. Pass 0.5 for probabilities, 0.0 for logits."
+            f"threshold of {owner} must be a number; got {value!r}. Pass 0.5 for probabilities, 0.0 for logits.",
+            code="bad-threshold",
         )
     return float(value)
 
@@ -919,7 +931,9 @@ def _one_number(value: Any, need: str, advice: str) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         shape = tuple(getattr(value, "shape", ()))
-        raise ArgumentError(f"{need}; got {type(value).__name__} of shape {shape}. {advice}") from error
+        raise ArgumentError(
+            f"{need}; got {type(value).__name__} of shape {shape}. {advice}", code="metric-not-a-number"
+        ) from error
 
 
 # ---- tensors ----------------------------------------------------------------------------------------------------

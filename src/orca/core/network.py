@@ -51,12 +51,13 @@ def adopt(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         if name not in SETTINGS:
             raise ArgumentError(
-                f"{name!r} is no setting of Orca; there are {', '.join(SETTINGS)}.{near(name, SETTINGS)}"
+                f"{name!r} is no setting of Orca; there are {', '.join(SETTINGS)}.{near(name, SETTINGS)}",
+                code="unknown-setting",
             )
         if name.endswith(".port"):
             _ports(name, value)
         if name == TLS and value not in ("true", "false"):
-            raise ArgumentError(f"{TLS} must be 'true' or 'false'; got {value!r}.")
+            raise ArgumentError(f"{TLS} must be 'true' or 'false'; got {value!r}.", code="wrong-setting")
     _settings.clear()
     _settings.update(settings)
 
@@ -83,7 +84,9 @@ def resolved(host: str) -> str:
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise OrcaError(f"the address of {host!r} is not known on {socket.gethostname()}: {error}.") from error
+        raise OrcaError(
+            f"the address of {host!r} is not known on {socket.gethostname()}: {error}.", code="unknown-host"
+        ) from error
     return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
 
 
@@ -105,7 +108,8 @@ def interface_of(host: str) -> str:
                     return name
     raise OrcaError(
         f"no network interface of {socket.gethostname()} has the address {host}. Check the cluster's DNS, or name the "
-        "interface there with GLOO_SOCKET_IFNAME."
+        "interface there with GLOO_SOCKET_IFNAME.",
+        code="no-network-interface",
     )
 
 
@@ -117,5 +121,7 @@ def _ports(name: str, text: str) -> range:
     match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if not 0 <= first <= last < 1 << 16:
-        raise ArgumentError(f"{name} must be a port or a range of ports, as 7100 or 7100-7110; got {text!r}.")
+        raise ArgumentError(
+            f"{name} must be a port or a range of ports, as 7100 or 7100-7110; got {text!r}.", code="wrong-port"
+        )
     return range(first, last + 1)

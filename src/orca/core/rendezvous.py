@@ -309,7 +309,8 @@ class Client:
         except Unproven as error:
             raise OrcaError(
                 f"rank {self.rank} does not believe the ranks' rendezvous at {self.host}:{self.port}: {error}. "
-                "Another program listens there, or changes what is sent to it."
+                "Another program listens there, or changes what is sent to it.",
+                code="rendezvous-not-trusted",
             ) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)

@@ -89,14 +89,16 @@ def own_gpu(rank: int, ranks: Sequence[Inventory]) -> int | None:
                 raise ArgumentError(
                     f"the cluster assigned GPU {name!r} to a worker on {inventory.node}, which torch does not see "
                     "there. Install a torch for CUDA on the nodes, and let the cluster's discovery script name the "
-                    "GPUs that its workers see."
+                    "GPUs that its workers see.",
+                    code="gpu-not-seen",
                 )
     numbers, seen = assigned_gpus(ranks), {uuid for inventory in ranks for _, uuid in inventory.gpus}
     if seen and None in numbers:
         raise ArgumentError(
             f"{len(ranks)} workers need a GPU each and see {len(seen)}: worker {numbers.index(None)} on "
             f"{ranks[numbers.index(None)].node} has none of its own. Lower workers_per_node to the GPUs of a node, let "
-            "Spark assign them (spark.task.resource.gpu.amount=1), or train on CPUs with CUDA_VISIBLE_DEVICES=-1."
+            "Spark assign them (spark.task.resource.gpu.amount=1), or train on CPUs with CUDA_VISIBLE_DEVICES=-1.",
+            code="too-few-gpus",
         )
     return numbers[rank]
 

@@ -103,7 +103,8 @@ class SharedSums:
             if other != size:
                 raise OrcaError(
                     f"the workers add up different arrays: this one has {size} bytes, another {other}. Let your code "
-                    "run the same backward passes on each of them, in the same order."
+                    "run the same backward passes on each of them, in the same order.",
+                    code="gradients-differ",
                 )
 
 

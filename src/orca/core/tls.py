@@ -96,7 +96,8 @@ def check_transport() -> None:
         raise ArgumentError(
             "orca.tls is true, and this build of torch has no TLS for gloo, as the wheels of PyPI. Use one that was "
             "built with USE_GLOO_WITH_OPENSSL=1 on all nodes, or leave orca.tls out and give the workers a network of "
-            "their own."
+            "their own.",
+            code="no-tls-in-torch",
         ) from None
 
 

@@ -55,13 +55,15 @@ def trigger_of(value: Any) -> Trigger:
         return value
     if isinstance(value, type) and issubclass(value, Trigger):
         raise ArgumentError(
-            f"a trigger must be an object; got the class {value.__name__}. Write {value.__name__}(...), with brackets."
+            f"a trigger must be an object; got the class {value.__name__}. Write {value.__name__}(...), with brackets.",
+            code="trigger-is-class",
         )
     if callable(value) and not isinstance(value, type) and _takes_a_moment(value):
         return AskedTrigger(value)
     raise ArgumentError(
         f"a trigger must come from orca.triggers or be a function of one Moment; got {value!r}. "
-        "Pass EveryEpoch() or SeveralIteration(100), say."
+        "Pass EveryEpoch() or SeveralIteration(100), say.",
+        code="not-a-trigger",
     )
 
 
@@ -289,7 +291,8 @@ def _count(owner: str, name: str, value: Any, other: str = "", alias: Any = None
     value = _one_of(owner, name, value, other, alias)
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ArgumentError(
-            f"{owner}: {name} must be a positive whole number; got {value!r}. Pass 1 or more, as in {owner}(10)."
+            f"{owner}: {name} must be a positive whole number; got {value!r}. Pass 1 or more, as in {owner}(10).",
+            code="bad-trigger-count",
         )
     return int(value)
 
@@ -297,11 +300,16 @@ def _count(owner: str, name: str, value: Any, other: str = "", alias: Any = None
 def _limit(owner: str, name: str, value: Any, other: str, alias: Any) -> float:
     value = _one_of(owner, name, value, other, alias)
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
-        raise ArgumentError(f"{owner}: {name} must be a number; got {value!r}. Pass one, as in {owner}(0.5).")
+        raise ArgumentError(
+            f"{owner}: {name} must be a number; got {value!r}. Pass one, as in {owner}(0.5).", code="bad-trigger-limit"
+        )
     return float(value)
 
 
 def _one_of(owner: str, name: str, value: Any, other: str, alias: Any) -> Any:
     if value is not None and alias is not None:
-        raise ArgumentError(f"{owner}: {name} and {other} are the same; got {value!r} and {alias!r}. Pass one of them.")
+        raise ArgumentError(
+            f"{owner}: {name} and {other} are the same; got {value!r} and {alias!r}. Pass one of them.",
+            code="argument-given-twice",
+        )
     return alias if value is None else value

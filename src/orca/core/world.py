@@ -183,7 +183,10 @@ def _dist() -> Any:
     except ImportError:
         raise MissingDependency.of("torch", "torch", "training on several workers") from None
     if not dist.is_available():
-        raise OrcaError("this build of torch has no torch.distributed; install torch from its usual packages.")
+        raise OrcaError(
+            "this build of torch has no torch.distributed; install torch from its usual packages.",
+            code="torch-without-distributed",
+        )
     return dist
 
 
@@ -232,7 +235,10 @@ def _checked_length(length: int) -> int:
     """Return a number of bytes that another rank says, before memory is taken for them."""
     memory = psutil.virtual_memory().total
     if not 0 < length <= memory:
-        raise OrcaError(f"another rank says that it sends {length} bytes; this machine has {memory} of memory.")
+        raise OrcaError(
+            f"another rank says that it sends {length} bytes; this machine has {memory} of memory.",
+            code="message-too-long",
+        )
     return length
 
 
@@ -279,5 +285,6 @@ def _check_versions(cards: list[dict[str, Any]]) -> None:
             if card[what] != first[what]:
                 raise ArgumentError(
                     f"all workers must run the same {what}; rank 0 on {first['host']} has {first[what]}, "
-                    f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment."
+                    f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment.",
+                    code="versions-differ",
                 )

@@ -44,7 +44,9 @@ def to_spark_df(rdd: RDD[Any]) -> DataFrame:
     try:
         fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except TypeError as error:
-        raise DataError(f"to_spark_df: {error}. Convert the column first, with transform_shard.") from error
+        raise DataError(
+            f"to_spark_df: {error}. Convert the column first, with transform_shard.", code="column-without-spark-type"
+        ) from error
     session = SparkSession.builder.getOrCreate()
     cells = session.createDataFrame(rdd.flatMap(partial(_packed, schema=schema)), "batch binary")
     frame = cells.mapInArrow(UnpackTask(), fields)
@@ -65,14 +67,17 @@ def _table(frame: pd.DataFrame) -> pa.Table:
     """Return a frame as Arrow, in types that Spark has."""
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
-        raise DataError(f"to_spark_df: columns have the same name in {names}. Rename one of them.")
+        raise DataError(
+            f"to_spark_df: columns have the same name in {names}. Rename one of them.", code="duplicate-column"
+        )
     copy = frame.set_axis(names, axis=1)
     halves = dict.fromkeys(copy.columns[copy.dtypes == np.float16], np.float32)  # Arrow < 16 does not cast them
     try:
         table = pa.Table.from_pandas(copy.astype(halves), preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise DataError(
-            f"to_spark_df: Arrow has no type for a column: {error}. Convert it with transform_shard."
+            f"to_spark_df: Arrow has no type for a column: {error}. Convert it with transform_shard.",
+            code="column-without-arrow-type",
         ) from error
     fields = [pa.field(field.name, _plain(field.type)) for field in table.schema]
     return _cast(table, pa.schema(fields))
@@ -100,7 +105,8 @@ def _common(schemas: list[pa.Schema]) -> pa.Schema:
     except pa.ArrowException as error:
         raise DataError(
             f"to_spark_df: a column has types in different shards that do not go together: {error}. Convert it with "
-            "transform_shard."
+            "transform_shard.",
+            code="column-types-differ",
         ) from error
     return pa.schema([pa.field(field.name, _plain(field.type, _VALUELESS)) for field in common])
 
@@ -110,7 +116,9 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
         return table.select(schema.names).cast(schema, safe=True)
     except pa.ArrowInvalid as error:
         if "lose data" not in str(error):
-            raise DataError(f"to_spark_df: Spark has no type for a column: {error}.") from error
+            raise DataError(
+                f"to_spark_df: Spark has no type for a column: {error}.", code="column-without-spark-type"
+            ) from error
         return table.select(schema.names).cast(schema, safe=False)  # nanoseconds, of which Spark has none
 
 

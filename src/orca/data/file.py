@@ -6,6 +6,9 @@ other that fsspec knows. HDFS needs neither Hadoop's client nor Java: see docs/f
 A copy never leaves half a file at its target. Folders are merged: a file that is there already is refused, before
 anything is copied, unless `over_write` is true; other files stay. Where files can be renamed, all of a folder
 is copied to a draft first, and comes to its place only when it is complete; on object stores file after file is.
+
+Not fsspec's `put(recursive=True)` and `get`: they leave out what is in linked folders, replace files without asking,
+leave halves, and copy one file at a time on file systems without asyncio, such as HDFS.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ def open_image(path: Path) -> Image:
     try:
         return Image.open(io.BytesIO(_content(path)))
     except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path} is no image that Pillow reads: {error}. Take it out of the data.") from None
+        raise DataError(
+            f"{path} is no image that Pillow reads: {error}. Take it out of the data.", code="not-an-image"
+        ) from None
 
 
 def load_numpy(path: Path) -> Any:
@@ -166,7 +171,9 @@ def put_local_file_to_remote(
     """
     source, mode = _local(local_path), _mode(filemode)
     if not os.path.isfile(source):
-        raise ArgumentError(f"there is no file {local_path} on this machine to copy. Check the path.")
+        raise ArgumentError(
+            f"there is no file {local_path} on this machine to copy. Check the path.", code="missing-local-file"
+        )
     _copy_file(filesystem(remote_path)[0].put_file, source, remote_path, over_write, mode)
 
 
@@ -192,7 +199,9 @@ def put_local_dir_tree_to_remote(local_dir: Path, remote_dir: Path, over_write: 
     """
     source = _local(local_dir)
     if not os.path.isdir(source):
-        raise ArgumentError(f"there is no folder {local_dir} on this machine to copy. Check the path.")
+        raise ArgumentError(
+            f"there is no folder {local_dir} on this machine to copy. Check the path.", code="missing-local-file"
+        )
     tree = {os.path.relpath(at, source): names for at, _, names in os.walk(source, followlinks=True)}
     paths = [os.path.normpath(os.path.join(at, name)) for at, names in tree.items() for name in names]
     sources = {path: os.path.join(source, path) for path in paths}
@@ -214,7 +223,9 @@ def put_local_files_with_prefix_to_remote(local_path_prefix: Path, remote_dir: P
     prefix = _local(local_path_prefix)
     paths = [path for path in glob.glob(glob.escape(prefix) + "*") if os.path.isfile(path)]
     if not paths:
-        raise ArgumentError(f"no file on this machine begins with {local_path_prefix}. Check the path.")
+        raise ArgumentError(
+            f"no file on this machine begins with {local_path_prefix}. Check the path.", code="missing-local-file"
+        )
     remote = filesystem(remote_dir)[0]
     sources = {os.path.basename(path): path for path in paths}
     _copy_files(remote, remote.put_file, sources, (), remote_dir, over_write)
@@ -256,7 +267,9 @@ def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool 
     for name, info in fs.find(place, withdirs=True, detail=True).items():
         inside = str(name).rstrip("/").removeprefix(root).lstrip("/")
         if ".." in inside.split("/"):
-            raise ArgumentError(f"{remote_dir} holds {inside!r}, which would leave the folder {local_dir}.")
+            raise ArgumentError(
+                f"{remote_dir} holds {inside!r}, which would leave the folder {local_dir}.", code="path-leaves-folder"
+            )
         if info["type"] != "directory":
             sources[inside] = str(name)
         elif inside:
@@ -289,7 +302,7 @@ def get_remote_files_with_prefix_to_local(remote_path_prefix: Path, local_dir: P
     paths = [str(entry["name"]) for entry in entries if entry["type"] != "directory"]
     sources = {name_of(path): path for path in paths if path.startswith(place) and not is_leftover(name_of(path))}
     if not sources:
-        raise ArgumentError(f"no file begins with {remote_path_prefix}. Check the path.")
+        raise ArgumentError(f"no file begins with {remote_path_prefix}. Check the path.", code="missing-file")
     folder = _copy_files(fs, fs.get_file, sources, (), _local(local_dir), over_write)
     return os.path.join(folder, name_of(place))
 
@@ -342,7 +355,9 @@ def _rerouted(function: _Function, position: int, saves: bool) -> _Function:
                 _fetch(fs, place, path, copy)
             result = function(*call.args, **call.kwargs)
             if saves and not os.listdir(folder):
-                raise OrcaError(f"{function.__name__} wrote nothing that could be copied to {path}.")
+                raise OrcaError(
+                    f"{function.__name__} wrote nothing that could be copied to {path}.", code="nothing-written"
+                )
             if saves:
                 overwrites = all(options.get(word) is not False for word in ("overwrite", "over_write"))
                 above = os.fspath(path).rstrip("/").rsplit("/", 1)[0] + "/"
@@ -437,20 +452,29 @@ def _content(path: Path) -> bytes:
 def _require(kind: str, fs: Any, place: str, path: Path) -> None:
     if not (fs.isfile(place) if kind == "file" else fs.isdir(place)):
         thing = _described(fs, place) if fs.exists(place) else "nothing"
-        raise ArgumentError(f"{path} is to be a {kind}, but there is {thing}. Check the path.")
+        raise ArgumentError(
+            f"{path} is to be a {kind}, but there is {thing}. Check the path.", code="wrong-kind-of-path"
+        )
 
 
 def _refuse_file(fs: Any, place: str, path: Path) -> None:
     if fs.isfile(place):
-        raise ArgumentError(f"{path} is to be a folder, but there is {_described(fs, place)}. Choose another path.")
+        raise ArgumentError(
+            f"{path} is to be a folder, but there is {_described(fs, place)}. Choose another path.", code="path-is-file"
+        )
 
 
 def _refuse(fs: Any, place: str, path: Path, over_write: bool) -> None:
     """Refuse to write a file where a folder is, or a file that may not be replaced."""
     if fs.isdir(place):
-        raise ArgumentError(f"{path} is to be a file, but there is a folder. Choose another path.")
+        raise ArgumentError(
+            f"{path} is to be a file, but there is a folder. Choose another path.", code="path-is-folder"
+        )
     if not over_write and fs.exists(place):
-        raise ArgumentError(f"at {path} there is {_described(fs, place)} already. Pass over_write=True to replace it.")
+        raise ArgumentError(
+            f"at {path} there is {_described(fs, place)} already. Pass over_write=True to replace it.",
+            code="file-exists",
+        )
 
 
 def _refuse_any(fs: Any, place: str, path: Path, names: Collection[str], over_write: bool) -> None:
@@ -462,7 +486,8 @@ def _refuse_any(fs: Any, place: str, path: Path, names: Collection[str], over_wr
         first = min(clashes)
         raise ArgumentError(
             f"{len(clashes)} of the files are in {path} already, {first!r} for example: "
-            f"{_described(fs, f'{place}/{first}')}. Pass over_write=True to replace them."
+            f"{_described(fs, f'{place}/{first}')}. Pass over_write=True to replace them.",
+            code="file-exists",
         )
 
 
@@ -484,7 +509,9 @@ def _mode(filemode: int | str | None) -> int | None:
     except ValueError:
         mode = -1
     if not 0 <= mode <= 0o1777:
-        raise ArgumentError(f"filemode must be a mode of files, like 0o644 or '644'; got {filemode!r}.")
+        raise ArgumentError(
+            f"filemode must be a mode of files, like 0o644 or '644'; got {filemode!r}.", code="bad-file-mode"
+        )
     return mode
 
 
@@ -508,6 +535,8 @@ def _local(path: Path) -> str:
     if not text.startswith(("file:", "local:")):
         fs = filesystem(text)[0] if "://" in text else None
         if fs is not None and not is_local(fs):
-            raise ArgumentError(f"{text} is to be a path of this machine. The other argument is the remote one.")
+            raise ArgumentError(
+                f"{text} is to be a path of this machine. The other argument is the remote one.", code="path-not-local"
+            )
         return text
     return str(filesystem(text)[1])

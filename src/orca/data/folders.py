@@ -24,7 +24,9 @@ def save(rdd: Any, path: str, files: Files, verb: str) -> None:
     """
     fs, place = filesystem(path)
     if fs.exists(place) and (not fs.isdir(place) or fs.ls(place, detail=False)):
-        raise ArgumentError(f"{verb}: there is something at {path} already. Remove it, or name another folder.")
+        raise ArgumentError(
+            f"{verb}: there is something at {path} already. Remove it, or name another folder.", code="folder-not-empty"
+        )
     fs.makedirs(place, exist_ok=True)
     rdd.mapPartitionsWithIndex(saving(path, files)).collect()
     fs.pipe_file(f"{place}/{_DONE}", b"")
@@ -40,7 +42,10 @@ def files_at(folder: str, suffix: str) -> list[str]:
     names = sorted(map(name_of, fs.ls(place, detail=False))) if fs.isdir(place) else []
     files = [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(suffix)]
     if files and _DONE not in names:
-        raise ArgumentError(f"{folder} holds shards, but their saving did not end; it has {names[:5]}. Save them anew.")
+        raise ArgumentError(
+            f"{folder} holds shards, but their saving did not end; it has {names[:5]}. Save them anew.",
+            code="incomplete-shards",
+        )
     return files
 
 

@@ -125,7 +125,9 @@ def check_columns(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
     names, have = list(names), list(have)
     missing = [name for name in names if name not in have]
     if missing:
-        raise ArgumentError(f"{what}: there is no column {missing[0]!r}; the shards have {have}.")
+        raise ArgumentError(
+            f"{what}: there is no column {missing[0]!r}; the shards have {have}.", code="unknown-column"
+        )
     check_unique(names, have, what)
 
 
@@ -140,7 +142,8 @@ def check_unique(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
         if have.count(name) > 1:
             raise DataError(
                 f"{what}: the shards have {have.count(name)} columns {name!r}. Rename them first, with "
-                "transform_shard: frame.set_axis([...], axis=1)."
+                "transform_shard: frame.set_axis([...], axis=1).",
+                code="duplicate-column",
             )
 
 
@@ -234,7 +237,9 @@ def _deduplicated(frame: pd.DataFrame) -> pd.DataFrame:
     try:
         return frame.drop_duplicates()
     except TypeError as error:
-        raise DataError(f"deduplicates: cells cannot be compared: {error}. Convert them first.") from error
+        raise DataError(
+            f"deduplicates: cells cannot be compared: {error}. Convert them first.", code="cells-not-comparable"
+        ) from error
 
 
 def ordered(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, ascending: Any, parts: int) -> RDD[Any]:
@@ -242,7 +247,10 @@ def ordered(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, ascending: Any, pa
     names = names_of(columns, empty, "sort_values")
     ways = [bool(ascending)] * len(names) if isinstance(ascending, bool) else [bool(way) for way in ascending]
     if len(ways) != len(names):
-        raise ArgumentError(f"sort_values: ascending has {len(ways)} value(s) for {len(names)} column(s) {names}.")
+        raise ArgumentError(
+            f"sort_values: ascending has {len(ways)} value(s) for {len(names)} column(s) {names}.",
+            code="bad-sort-order",
+        )
     sort = partial(_sorted, names=names, ascending=ways)
     points = sort(join(rdd.map(partial(_sampled, columns=names)).collect()))
     places = [start for start, _ in even_split(len(points), parts)][1:]
@@ -258,7 +266,8 @@ def _sorted(frame: pd.DataFrame, names: list[Any], ascending: list[bool]) -> pd.
     except TypeError as error:
         raise DataError(
             f"sort_values: the cells of {names} have no order: {error}. Convert them to one type first, with "
-            "transform_shard."
+            "transform_shard.",
+            code="cells-without-order",
         ) from error
 
 
@@ -283,13 +292,14 @@ def keys_of_merge(blanks: list[pd.DataFrame], how: str, on: Any) -> list[Any]:
         ArgumentError: There are none, or `how` is not known.
     """
     if how not in _HOW:
-        raise ArgumentError(f"merge: how must be one of {', '.join(_HOW)}; got {how!r}.")
+        raise ArgumentError(f"merge: how must be one of {', '.join(_HOW)}; got {how!r}.", code="bad-merge-how")
     if on is None:
         keys = [name for name in blanks[0].columns if name in blanks[1].columns]
         if not keys:
             raise ArgumentError(
                 f"merge: the two sides have no column in common; they have {list(blanks[0].columns)} and "
-                f"{list(blanks[1].columns)}. Rename one, and pass on=."
+                f"{list(blanks[1].columns)}. Rename one, and pass on=.",
+                code="no-common-column",
             )
     else:
         keys = names_of(on, blanks[0], "merge")
@@ -396,7 +406,8 @@ def _largest(frame: pd.DataFrame, column: Any) -> pd.DataFrame:
     except TypeError as error:
         raise DataError(
             f"max_values: the cells of column {column!r} ({values.dtypes[column]}) have no order: {error}. Make them "
-            "one type first, with transform_shard."
+            "one type first, with transform_shard.",
+            code="cells-without-order",
         ) from error
 
 
@@ -414,7 +425,7 @@ def described(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> pd.DataFrame:
     """Return the table of pandas' describe; every column comes together in one place for that."""
     names = names_of(columns, empty, "describe")
     if not names:
-        raise DataError("describe: the shards have no columns.")
+        raise DataError("describe: the shards have no columns.", code="no-columns")
     summaries = (
         _summaries(rdd, names, numeric=True)
         or _summaries(rdd, names, numeric=False)

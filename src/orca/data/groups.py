@@ -38,7 +38,10 @@ def grouped(
     sums = _aggregates(agg, [name for name in have if name not in keys])
     check_columns([name for name, _ in sums], have, "group_by")
     if joined and not keys:
-        raise ArgumentError("group_by: join=True needs the columns that groups are made of. Pass columns=['…'].")
+        raise ArgumentError(
+            "group_by: join=True needs the columns that groups are made of. Pass columns=['…'].",
+            code="missing-columns-argument",
+        )
     parts = parts if keys else 1
     if joined:
         rows = regroup(rdd, hashed(keys, parts), parts, empty)
@@ -68,10 +71,14 @@ def _aggregates(agg: Any, others: list[Any]) -> Aggregates:
     elif isinstance(agg, dict):
         pairs = [(name, word) for name, words in agg.items() for word in ([words] if isinstance(words, str) else words)]
     else:
-        raise ArgumentError(f"group_by: agg must be a function's name, a list or a dict of them; got {agg!r}.")
+        raise ArgumentError(
+            f"group_by: agg must be a function's name, a list or a dict of them; got {agg!r}.", code="bad-aggregate"
+        )
     for _, word in pairs:
         if word not in AGGREGATES:
-            raise ArgumentError(f"group_by: agg must be of {', '.join(AGGREGATES)}; got {word!r}.")
+            raise ArgumentError(
+                f"group_by: agg must be of {', '.join(AGGREGATES)}; got {word!r}.", code="bad-aggregate"
+            )
     return list(dict.fromkeys(pairs))
 
 
@@ -94,7 +101,8 @@ def _keys(groups: Any, frame: pd.DataFrame, keys: list[Any]) -> pd.DataFrame:
 
 def _refusal(word: str, name: Any, dtype: Any, error: Exception) -> DataError:
     return DataError(
-        f"group_by: there is no {word} of column {name!r} ({dtype}): {error}. Name the columns: agg={{'…': '…'}}."
+        f"group_by: there is no {word} of column {name!r} ({dtype}): {error}. Name the columns: agg={{'…': '…'}}.",
+        code="no-such-aggregate",
     )
 
 

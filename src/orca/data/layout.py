@@ -129,7 +129,8 @@ def _check_unique(frames: list[pd.DataFrame]) -> None:
         if not frame.columns.is_unique:
             raise DataError(
                 "the shards have different columns, and one of them has columns of the same name: "
-                f"{list(frame.columns)}. Rename them first, with transform_shard."
+                f"{list(frame.columns)}. Rename them first, with transform_shard.",
+                code="duplicate-column",
             )
 
 
@@ -156,7 +157,9 @@ def check_same(frame: Any, blank: pd.DataFrame) -> pd.DataFrame:
         DataError: It has other columns, or is no frame.
     """
     if class_name_of(frame) != FRAME:
-        raise DataError(f"shards must all be pandas DataFrames here; got a {class_name_of(frame)} too.")
+        raise DataError(
+            f"shards must all be pandas DataFrames here; got a {class_name_of(frame)} too.", code="not-dataframes"
+        )
     if frame.columns.equals(blank.columns):
         return frame
     if not len(frame):
@@ -169,5 +172,6 @@ def check_same(frame: Any, blank: pd.DataFrame) -> pd.DataFrame:
         return frame[list(blank.columns)]
     raise DataError(
         f"lazy shards must have the same columns; got {list(blank.columns)} and {list(frame.columns)}. Call cache() on "
-        "them first: then the missing ones are filled with nulls, as pandas.concat does."
+        "them first: then the missing ones are filled with nulls, as pandas.concat does.",
+        code="columns-differ",
     )

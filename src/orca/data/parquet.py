@@ -41,7 +41,7 @@ def files_at(path: str) -> list[str]:
     """
     files = folders.files_at(path, _SUFFIX)
     if not files:
-        raise ArgumentError(f"load_parquet: there are no files of save_parquet at {path}.")
+        raise ArgumentError(f"load_parquet: there are no files of save_parquet at {path}.", code="missing-file")
     return files
 
 
@@ -71,19 +71,21 @@ def to_table(shard: Any) -> pa.Table:
             return pa.Table.from_pandas(shard)
         except (pa.ArrowException, TypeError) as error:
             raise DataError(
-                f"save_parquet: a column cannot be stored: {error}. Convert it, or use save_pickle."
+                f"save_parquet: a column cannot be stored: {error}. Convert it, or use save_pickle.",
+                code="column-without-arrow-type",
             ) from error
     leaves, structure = flatten(shard)
     if not leaves or not all(isinstance(leaf, np.ndarray) for leaf in leaves):
         raise DataError(
             "save_parquet takes shards that are pandas DataFrames, arrays, or dicts, lists and tuples of arrays; got "
-            f"{class_name_of(shard)}. Use save_pickle for others."
+            f"{class_name_of(shard)}. Use save_pickle for others.",
+            code="shards-not-storable",
         )
     rows_of(shard, "a shard")
     about = {"structure": structure, "arrays": [[leaf.dtype.str, leaf.shape[1:]] for leaf in leaves]}
     columns = {f"{i}": to_arrow(_numbers(leaf)) for i, leaf in enumerate(leaves)}
     if any(column.null_count for column in columns.values()):
-        raise DataError("save_parquet: an array holds None. Fill it, or use save_pickle.")
+        raise DataError("save_parquet: an array holds None. Fill it, or use save_pickle.", code="array-holds-none")
     return pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
 
 

@@ -91,7 +91,9 @@ class RayXShards(Verbs, XShards):
         from pyspark.sql import SparkSession
 
         if not isinstance(spark_xshards, SparkXShards):
-            raise ArgumentError(f"from_spark_xshards takes SparkXShards; got {type(spark_xshards).__name__}.")
+            raise ArgumentError(
+                f"from_spark_xshards takes SparkXShards; got {type(spark_xshards).__name__}.", code="not-spark-shards"
+            )
         rows = spark_xshards.rdd.mapPartitionsWithIndex(_pickled)
         frame = SparkSession.builder.getOrCreate().createDataFrame(rows, "shard binary")
         return RayXShards(_exported(frame, _unpickled))
@@ -209,7 +211,8 @@ class RayXShards(Verbs, XShards):
         if not files:
             raise ArgumentError(
                 f"load_pickle: {path} holds no shards that RayXShards.save_pickle has written. What Spark has saved is "
-                "read by Spark: RayXShards.from_spark_xshards(XShards.load_pickle(path))."
+                "read by Spark: RayXShards.from_spark_xshards(XShards.load_pickle(path)).",
+                code="missing-shards",
             )
         lists = cls.of([[file] for file in files]).rdd.mapPartitions(partial(_loaded, load=pickles.loading()))
         return cls(lists.refs)
@@ -283,7 +286,8 @@ class RayXShards(Verbs, XShards):
         if xshards.num_partitions() != self.num_partitions():
             raise ArgumentError(
                 "The two RayXShards should have the same number of partitions; got "
-                f"{self.num_partitions()} and {xshards.num_partitions()}."
+                f"{self.num_partitions()} and {xshards.num_partitions()}.",
+                code="partitions-differ",
             )
         others = dict(zip(self._partitions, xshards._partitions, strict=True))
         return self.transform_shards_with_actors(actors, lambda actor, ref: func(actor, ref, others[ref]))
@@ -335,7 +339,8 @@ class RayXShards(Verbs, XShards):
         if len(self._partitions) < len(actors):
             raise ArgumentError(
                 f"there must be a partition for each actor; got {len(self._partitions)} partition(s) for {len(actors)} "
-                "actors. Call repartition before, or use fewer actors."
+                "actors. Call repartition before, or use fewer actors.",
+                code="partitions-and-actors-differ",
             )
         for numbers in self.assign_partitions_to_actors(actors):
             yield [self._partitions[number] for number in numbers]
@@ -443,5 +448,8 @@ def _listed(shard: Any) -> list[Any]:
 
 def _table(shards: list[Any]) -> pa.Table:
     if not all(hasattr(shard, "iloc") for shard in shards):
-        raise DataError("to_ray_dataset needs shards that are pandas DataFrames. Make them with transform_shard.")
+        raise DataError(
+            "to_ray_dataset needs shards that are pandas DataFrames. Make them with transform_shard.",
+            code="not-dataframes",
+        )
     return pa.concat_tables([pa.Table.from_pandas(shard, preserve_index=False) for shard in shards])

@@ -59,7 +59,8 @@ class XShards:
         if not is_frame and not isinstance(data, np.ndarray | dict | list | tuple):
             raise DataError(
                 "XShards.partition takes numpy arrays and dicts, lists and tuples of them, or a pandas DataFrame; got "
-                f"{type(data).__name__}."
+                f"{type(data).__name__}.",
+                code="shards-not-partitionable",
             )
         if num_shards is not None:
             num_shards = positive("num_shards", num_shards)
@@ -71,7 +72,8 @@ class XShards:
         if 0 < rows < shards:
             raise DataError(
                 f"the number of shards must not be larger than the number of rows; got {shards} shards for {rows} "
-                "row(s). Pass a smaller num_shards."
+                "row(s). Pass a smaller num_shards.",
+                code="too-many-shards",
             )
         tree = (data,) if isinstance(data, list) else data  # whose items are no rows here
         parts = [cut(tree, start, stop) for start, stop in even_split(rows, shards)]
@@ -99,7 +101,7 @@ class XShards:
             return _ray_shards().load_pickle(path)
         context = OrcaContext.get_spark_context()
         if not _is_there(context, path):
-            raise ArgumentError(f"load_pickle: Path does not exist: {path}.")
+            raise ArgumentError(f"load_pickle: Path does not exist: {path}.", code="missing-shards")
         if not _is_there(context, pickles.path_at(path, 0)):
             return SparkXShards(context.pickleFile(path, minPartitions))
         files = pickles.files_at(path)  # of RayXShards
@@ -190,7 +192,7 @@ class SparkXShards(Verbs, XShards):
         """Return the first shard."""
         shards = self.take(1)
         if not shards:
-            raise DataError("there are no shards: the RDD of this XShards is empty.")
+            raise DataError("there are no shards: the RDD of this XShards is empty.", code="no-shards")
         return shards[0]
 
     def take(self, n: int) -> list[Any]:
@@ -235,7 +237,8 @@ class SparkXShards(Verbs, XShards):
         """
         if _is_there(self.rdd.ctx, path):
             raise ArgumentError(
-                f"save_pickle: there is something at {path} already. Remove it, or name another folder."
+                f"save_pickle: there is something at {path} already. Remove it, or name another folder.",
+                code="folder-not-empty",
             )
         self.rdd.saveAsPickleFile(path, batchSize)
         return self

@@ -353,7 +353,8 @@ class Record:
         except FileNotFoundError:
             raise DataError(
                 f"the file of computed shards {self.path} is gone: somebody cleans up Spark's folders while it runs. "
-                "Call uncache() on these XShards to compute them again, or set spark.local.dir to another folder."
+                "Call uncache() on these XShards to compute them again, or set spark.local.dir to another folder.",
+                code="shards-gone",
             ) from None
         with file:
             file.seek(self.end)

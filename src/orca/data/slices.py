@@ -78,7 +78,7 @@ def peek(rdd: RDD[Any], look: Callable[[Any], Any], is_enough: Callable[[Any], b
         seen.extend(results)
     if seen:
         return seen[0]
-    raise DataError("there are no shards: the RDD of this XShards is empty.")
+    raise DataError("there are no shards: the RDD of this XShards is empty.", code="no-shards")
 
 
 def _seen(shards: Iterable[Any], look: Callable[[Any], Any]) -> Iterator[Any]:

@@ -110,7 +110,9 @@ class StringIndex:
     def __init__(self, df: Any, col_name: str) -> None:
         missing = [name for name in (col_name, "id") if name not in list(df.columns)]
         if missing:
-            raise DataError(f"a StringIndex needs the columns {col_name!r} and 'id'; got {list(df.columns)}.")
+            raise DataError(
+                f"a StringIndex needs the columns {col_name!r} and 'id'; got {list(df.columns)}.", code="missing-column"
+            )
         frame = df.toPandas() if hasattr(df, "toPandas") else df
         self.col_name = col_name
         self._indices = dict(zip(frame[col_name].tolist(), map(int, frame["id"]), strict=True))
@@ -123,9 +125,13 @@ class StringIndex:
             ArgumentError: It is no dict, or the column has no name.
         """
         if not isinstance(indices, Mapping):
-            raise ArgumentError(f"indices must be a dict of numbers by value; got {type(indices).__name__}.")
+            raise ArgumentError(
+                f"indices must be a dict of numbers by value; got {type(indices).__name__}.", code="bad-indices"
+            )
         if not col_name:
-            raise ArgumentError("col_name must be the name of the column that the values are of; got none.")
+            raise ArgumentError(
+                "col_name must be the name of the column that the values are of; got none.", code="bad-indices"
+            )
         index = cls.__new__(cls)
         index.col_name, index._indices = col_name, dict(indices)
         return index
@@ -160,10 +166,12 @@ class _Scaler(ABC):
         """
         columns = _listed(self.inputCol, "inputCol")
         if self.outputCol is None and not isinstance(self.inputCol, str):
-            raise ArgumentError(f"the columns {list(columns)} become one: name it with outputCol='…'.")
+            raise ArgumentError(
+                f"the columns {list(columns)} become one: name it with outputCol='…'.", code="missing-output-col"
+            )
         moments: Moments | None = _merged(shard, partial(_moments, columns=columns), Moments.merged)
         if moments is None:
-            raise DataError(f"{type(self).__name__} cannot be fitted: the shards have no rows.")
+            raise DataError(f"{type(self).__name__} cannot be fitted: the shards have no rows.", code="no-rows")
         self.scaling = Scaling(columns, str(self.outputCol or self.inputCol), *self._fitted(moments))
         return self.transform(shard)
 
@@ -205,7 +213,7 @@ class MinMaxScaler(_Scaler):
         outputCol: str | None = None,
     ) -> None:
         if min >= max:
-            raise ArgumentError(f"min must be less than max; got min={min}, max={max}.")
+            raise ArgumentError(f"min must be less than max; got min={min}, max={max}.", code="bad-range")
         self.min, self.max, self.inputCol, self.outputCol = min, max, inputCol, outputCol
 
     def _fitted(self, moments: Moments) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
@@ -294,7 +302,10 @@ class Moments:
         if one is None or other is None:
             return one or other
         if one.mean.shape != other.mean.shape:
-            raise DataError(f"arrays must have one length in all rows; got {len(one.mean)} and {len(other.mean)}.")
+            raise DataError(
+                f"arrays must have one length in all rows; got {len(one.mean)} and {len(other.mean)}.",
+                code="array-lengths-differ",
+            )
         count, distance = one.count + other.count, other.mean - one.mean
         share = other.count / np.maximum(count, 1)
         return Moments(
@@ -332,7 +343,10 @@ class Scaling:
         if rows is None:
             return shard.assign(**{self.output: shard[self.columns[0]]})
         if rows.shape[1] != len(self.shift):
-            raise DataError(f"fitted on arrays of {len(self.shift)} numbers; column {self.columns[0]!r} has others.")
+            raise DataError(
+                f"fitted on arrays of {len(self.shift)} numbers; column {self.columns[0]!r} has others.",
+                code="array-lengths-differ",
+            )
         result = (rows - self.shift) / self.divisor * self.factor + self.offset
         return shard.assign(**{self.output: list(result) if arrays else result[:, 0]})
 
@@ -351,9 +365,14 @@ def _matrix(shard: pd.DataFrame, columns: tuple[str, ...]) -> tuple[np.ndarray |
     try:
         rows = np.array([cell.toArray() if hasattr(cell, "toArray") else cell for cell in cells], np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"column {column.name!r} must hold arrays of numbers of one length: {error}.") from None
+        raise DataError(
+            f"column {column.name!r} must hold arrays of numbers of one length: {error}.", code="array-lengths-differ"
+        ) from None
     if rows.ndim != 2:
-        raise DataError(f"column {column.name!r} must hold arrays of one dimension; got {rows.ndim - 1} of them.")
+        raise DataError(
+            f"column {column.name!r} must hold arrays of one dimension; got {rows.ndim - 1} of them.",
+            code="array-dimensions",
+        )
     return rows, True
 
 
@@ -361,14 +380,19 @@ def _numbers(column: pd.Series) -> np.ndarray:
     try:
         return column.to_numpy(np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:
-        raise DataError(f"column {column.name!r} must hold numbers or arrays of numbers: {error}.") from None
+        raise DataError(
+            f"column {column.name!r} must hold numbers or arrays of numbers: {error}.", code="not-numbers"
+        ) from None
 
 
 def _column(shard: pd.DataFrame, name: str) -> pd.Series:
     if not hasattr(shard, "columns"):
-        raise DataError(f"transformers take XShards of pandas DataFrames; got shards of {type(shard).__name__}.")
+        raise DataError(
+            f"transformers take XShards of pandas DataFrames; got shards of {type(shard).__name__}.",
+            code="not-dataframes",
+        )
     if name not in shard.columns:
-        raise DataError(f"there is no column {name!r}; the shards have {list(shard.columns)}.")
+        raise DataError(f"there is no column {name!r}; the shards have {list(shard.columns)}.", code="missing-column")
     return shard[name]
 
 
@@ -395,9 +419,11 @@ def _added(one: list[Counter[Any]], other: list[Counter[Any]]) -> list[Counter[A
 
 def _listed(names: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
     if not names:
-        raise ArgumentError(f"{what} must name a column, or several in a list; got {names!r}.")
+        raise ArgumentError(f"{what} must name a column, or several in a list; got {names!r}.", code="bad-column-names")
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _unfitted(transformer: Any) -> ArgumentError:
-    return ArgumentError(f"this {type(transformer).__name__} was not fitted. Call fit_transform first.")
+    return ArgumentError(
+        f"this {type(transformer).__name__} was not fitted. Call fit_transform first.", code="not-fitted"
+    )

@@ -18,7 +18,7 @@ from orca.core.columns import column_array, is_rows
 from orca.core.plan import even_split
 from orca.core.units import positive
 from orca.data.layout import ShardInfo, check_same, conform, union
-from orca.data.refusals import refused
+from orca.data.refusals import failed_function, refused
 from orca.data.slices import FRAME, SERIES, class_name_of, cut, join, peek, row_count
 from orca.errors import ArgumentError, DataError
 
@@ -59,16 +59,19 @@ class Verbs:
 
     def collect(self) -> list[Any]:
         """Return all shards to the driver."""
-        shards: list[Any] = self.rdd.collect()
+        with refused():
+            shards: list[Any] = self.rdd.collect()
         return shards
 
     def first(self) -> Any:
         """Return the first shard."""
-        return self.rdd.first()
+        with refused():
+            return self.rdd.first()
 
     def take(self, n: int) -> list[Any]:
         """Return the first shards."""
-        shards: list[Any] = self.rdd.take(n)
+        with refused():
+            shards: list[Any] = self.rdd.take(n)
         return shards
 
     def to_lazy(self) -> Self:
@@ -139,9 +142,10 @@ class Verbs:
 
             rdd, empty = self._rows("[]")
             frames.check_unique(key if isinstance(key, list) else [key], empty.columns, "[]")
-        wrong = peek(rdd, partial(_refusal, key=key))
+        with refused():
+            wrong = peek(rdd, partial(_refusal, key=key))
         if wrong:
-            raise ArgumentError(wrong)
+            raise ArgumentError(wrong, code="not-indexable")
         return self.to_lazy()._made(rdd.map(operator.itemgetter(key)))
 
     def repartition(self, num_partitions: int) -> Self:
@@ -157,16 +161,18 @@ class Verbs:
         Raises:
             ArgumentError: It is no positive number.
         """
-        parts = positive("num_partitions", num_partitions)
-        counts = self.rdd.mapPartitions(_row_counts).collect()
+        parts, info = positive("num_partitions", num_partitions), self._info()
+        rdd = self._rows("repartition")[0] if info and info.kinds == (FRAME,) else self.rdd
+        with refused():
+            counts = rdd.mapPartitions(_row_counts).collect()
         if not any(counts) or any(rows is None for shards in counts for rows in shards):
-            return self._made(self.rdd.repartition(parts), self._class_name)
+            return self._made(rdd.repartition(parts), self._class_name)
         begins = np.cumsum([0, *(rows for shards in counts for rows in shards)])
         firsts = np.cumsum([0, *(len(shards) for shards in counts)])
         edges = [start for start, _ in even_split(int(begins[-1]), parts)] + [int(begins[-1])]
         deal = partial(_dealt, begins=begins.tolist(), firsts=firsts.tolist(), edges=edges)
-        empty = peek(self.rdd, _no_rows)
-        pieces = self.rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
+        empty = peek(rdd, _no_rows)
+        pieces = rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
         return self._made(pieces.mapPartitions(partial(_gathered, empty=empty)), self._class_name)
 
     def split(self) -> list[Self]:
@@ -177,9 +183,13 @@ class Verbs:
         Raises:
             DataError: Shards have different lengths.
         """
-        lengths = sorted(set(self.rdd.map(_items).collect()))
+        with refused():
+            lengths = sorted(set(self.rdd.map(_items).collect()))
         if len(lengths) > 1:
-            raise DataError(f"split needs shards with the same number of items; got shards of {lengths} items.")
+            raise DataError(
+                f"split needs shards with the same number of items; got shards of {lengths} items.",
+                code="shards-not-splittable",
+            )
         if not lengths or lengths[0] < 2:
             return [self]
         return [self._made(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
@@ -192,18 +202,21 @@ class Verbs:
         """
         kind = type(self)
         if not isinstance(other, kind):
-            raise ArgumentError(f"other should be a {kind.__name__}; got {type(other).__name__}.")
+            raise ArgumentError(f"other should be a {kind.__name__}; got {type(other).__name__}.", code="bad-shards")
         mine, theirs = self.num_partitions(), other.num_partitions()
         if mine != theirs:
             raise ArgumentError(
                 f"The two {kind.__name__} should have the same number of partitions; got {mine} and {theirs}. "
-                "Call repartition on one of them."
+                "Call repartition on one of them.",
+                code="partitions-differ",
             )
-        one, two = (shards.rdd.mapPartitions(_shard_count).collect() for shards in (self, other))
+        with refused():
+            one, two = (shards.rdd.mapPartitions(_shard_count).collect() for shards in (self, other))
         if one != two:
             raise ArgumentError(
                 f"The two {kind.__name__} should have the same number of elements in each partition; got {one} and "
-                f"{two}."
+                f"{two}.",
+                code="partitions-differ",
             )
         return self._made(self.rdd.zip(other.rdd), "builtins.tuple", other)
 
@@ -217,10 +230,14 @@ class Verbs:
         """
         if self._get_class_name() != SERIES:
             raise ArgumentError(
-                f"unique needs shards that are pandas Series, as shards['column'] gives; got {self._get_class_name()}."
+                f"unique needs shards that are pandas Series, as shards['column'] gives; got {self._get_class_name()}.",
+                code="not-series",
             )
         with refused():
-            return np.asarray(join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique())
+            values = join(self.rdd.map(operator.methodcaller("drop_duplicates")).collect()).unique()
+        # numpy would make floats of integers beside nulls: large ones would become others.
+        nullable_integers = not isinstance(values, np.ndarray) and values.dtype.kind in "iu"
+        return np.asarray(values, object if nullable_integers and values.isna().any() else None)
 
     # Frames: rows meet others
 
@@ -238,7 +255,7 @@ class Verbs:
 
         rdd, empty = self._rows("partition_by")
         if isinstance(cols, list | set | dict):
-            raise ArgumentError(f"partition_by takes the name of one column; got {cols!r}.")
+            raise ArgumentError(f"partition_by takes the name of one column; got {cols!r}.", code="bad-column-names")
         frames.check_columns([cols], empty.columns, "partition_by")
         parts = self._parts() if num_partitions is None else positive("num_partitions", num_partitions)
         return self._made(frames.regroup(rdd, frames.hashed([cols], parts), parts, empty), FRAME)
@@ -281,7 +298,8 @@ class Verbs:
 
         if not isinstance(right, type(self)):
             raise ArgumentError(
-                f"merge: right should be a {type(self).__name__} of pandas DataFrames; got {type(right).__name__}."
+                f"merge: right should be a {type(self).__name__} of pandas DataFrames; got {type(right).__name__}.",
+                code="bad-shards",
             )
         (left_rows, left_empty), (right_rows, right_empty) = self._rows("merge"), right._rows("merge")
         blanks = [left_empty, right_empty]
@@ -380,7 +398,8 @@ class Verbs:
         if self._get_class_name() != "builtins.dict":
             raise ArgumentError(
                 'stack_feature_labels needs shards of {"x": ..., "y": ...}, as assembleFeatureLabelCols makes; got '
-                f"{self._get_class_name()}."
+                f"{self._get_class_name()}.",
+                code="not-labelled-shards",
             )
         return self._made(self.rdd.map(_stacked), "builtins.dict")
 
@@ -422,7 +441,7 @@ class Verbs:
         from orca.data import frames
 
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ArgumentError(f"head: n must be a whole number of at least 0; got {n!r}.")
+            raise ArgumentError(f"head: n must be a whole number of at least 0; got {n!r}.", code="bad-count")
         with refused():
             return frames.head(*self._rows("head"), n)
 
@@ -433,7 +452,7 @@ class Verbs:
         self._frames("concat_to_pdf")
         frames = self.collect()
         if not frames:
-            raise DataError("there are no shards: the RDD of this XShards is empty.")
+            raise DataError("there are no shards: the RDD of this XShards is empty.", code="no-shards")
         return join(frames) if not axis else pd.concat(frames, axis=1)
 
     def sample_to_pdf(
@@ -463,7 +482,10 @@ class Verbs:
     def _frames(self, verb: str) -> Any:
         """Return the RDD of shards that are frames."""
         if self._get_class_name() != FRAME:
-            raise ArgumentError(f"{verb} needs shards that are pandas DataFrames; got {self._get_class_name()}.")
+            raise ArgumentError(
+                f"{verb} needs shards that are pandas DataFrames; got {self._get_class_name()}.",
+                code="needs-dataframes",
+            )
         return self.rdd
 
     def _rows(self, verb: str) -> tuple[Any, Any]:
@@ -477,7 +499,9 @@ class Verbs:
                 empty = peek(rdd, _no_rows, is_enough=_has_columns)
             return rdd.map(partial(check_same, blank=empty)), empty
         if info.kinds != (FRAME,):
-            raise DataError(f"{verb} needs shards that are pandas DataFrames; some are {info.kinds[1]}.")
+            raise DataError(
+                f"{verb} needs shards that are pandas DataFrames; some are {info.kinds[1]}.", code="not-dataframes"
+            )
         empty = union(info.layouts)
         return rdd if len(info.layouts) == 1 else rdd.map(partial(conform, blank=empty)), empty
 
@@ -532,8 +556,11 @@ class SharedValue:
 
 
 def _applied(shard: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    # A subclass goes as it is.
-    return func(shard, *(arg.value if type(arg) is SharedValue else arg for arg in args))
+    try:
+        # A subclass goes as it is.
+        return func(shard, *(arg.value if type(arg) is SharedValue else arg for arg in args))
+    except Exception as error:
+        raise failed_function("transform_shard", error) from None
 
 
 def _refusal(shard: Any, key: Any) -> str | None:

@@ -98,7 +98,10 @@ class Survey:
         with form(peer, timeout, heartbeat) as world:
             [total] = world.all_reduce([np.ones(1)], how="sum")
             if int(total[0]) != world.size:
-                raise OrcaError(f"{world.size} ranks added up to {total[0]:g}: their collectives do not work.")
+                raise OrcaError(
+                    f"{world.size} ranks added up to {total[0]:g}: their collectives do not work.",
+                    code="collectives-wrong",
+                )
         return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], join_seconds=time.monotonic() - start)
 
     def _storage(self, rank: int) -> dict[str, Any]:

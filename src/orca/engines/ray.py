@@ -272,7 +272,8 @@ def _nodes() -> list[dict[str, Any]]:
     if not ray.is_initialized():
         raise ArgumentError(
             "backend 'ray' needs a Ray to run on, and this program has none. Call init_orca_context(cores=...) first, "
-            'for a Ray on Spark, or init_orca_context(runtime="ray", cores=...) for one alone.'
+            'for a Ray on Spark, or init_orca_context(runtime="ray", cores=...) for one alone.',
+            code="no-ray",
         )
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return [node for node in nodes if node["Resources"].get("CPU", 0) >= 1] or nodes

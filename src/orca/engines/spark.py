@@ -100,7 +100,8 @@ class SparkEngine:
         if session is None:
             raise ArgumentError(
                 "there is no Spark session. Call init_orca_context(cluster_mode='local') first, or pass "
-                "backend='local' to train in plain processes."
+                "backend='local' to train in plain processes.",
+                code="no-spark-session",
             )
         return cls(session, nodes(session) * workers_per_node)
 
@@ -199,7 +200,8 @@ class SparkEngine:
             raise ArgumentError(
                 "ranks run together in one barrier stage, which Spark refuses while dynamic allocation is on. Pass "
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
-                "--num-executors to spark-submit."
+                "--num-executors to spark-submit.",
+                code="dynamic-allocation",
             )
         free = free_slots(self.session, self.workers)
         if free is not None and free < self.workers:
@@ -459,7 +461,9 @@ def _payload(rank: int, data: bytes) -> Iterator[pa.RecordBatch]:
 
 def _assemble(rows: list[Any], count: int) -> list[Any]:
     if not rows:  # Spark plans a frame without rows away and starts no task for it
-        raise DataError("there are no rows: the DataFrame is empty. Check the filters and joins that made it.")
+        raise DataError(
+            "there are no rows: the DataFrame is empty. Check the filters and joins that made it.", code="no-rows"
+        )
     parts: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
     for row in rows:
         parts[row.rank].append((row.part, bytes(row.payload)))

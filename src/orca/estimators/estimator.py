@@ -282,10 +282,13 @@ class Estimator:
         if (model_creator is None) == (keras_model is None):
             raise ArgumentError(
                 "from_keras takes either model_creator (a function (config) that returns a compiled model) or "
-                f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}."
+                f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}.",
+                code="model-given-twice",
             )
         if config is not None and not isinstance(config, dict):
-            raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
+            raise ArgumentError(
+                f"config must be a dict, which all creators get; got {type(config).__name__}.", code="bad-config"
+            )
         options = dict(config or {})
         entry = backend_of(backend, "keras") if backend else None
         learner = KerasLearner.of(
@@ -376,7 +379,7 @@ class Estimator:
 
     def __getattr__(self, name: str) -> Any:
         if name in self.refusals:
-            raise NotSupported(f"{name} is not supported: {self.refusals[name]}.")
+            raise NotSupported(f"{name} is not supported: {self.refusals[name]}.", code="not-supported")
         return self.__getattribute__(name)  # which names the problem, also within a property
 
     def __repr__(self) -> str:
@@ -418,7 +421,8 @@ class Estimator:
         paths = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
         if len(paths) != 1 or other_names:
             raise ArgumentError(
-                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {paths} and {other_names}."
+                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {paths} and {other_names}.",
+                code="bad-path",
             )
         return str(paths[0])
 
@@ -439,7 +443,8 @@ class Estimator:
         if weight is not None and not isinstance(weight, str | bool):
             raise ArgumentError(
                 f"sample_weight must be the name of a column, or True for data (x, y, weights); got "
-                f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
+                f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True).",
+                code="bad-sample-weight",
             )
         column = weight if isinstance(weight, str) else None
         columns = Columns(
@@ -470,6 +475,7 @@ def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...
     wrong = [name for name in names if not isinstance(name, str | int | tuple)]  # pandas has numbers and tuples, too
     if wrong:
         raise ArgumentError(
-            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'."
+            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'.",
+            code="bad-column-names",
         )
     return names  # type: ignore[return-value]

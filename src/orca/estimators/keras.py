@@ -127,7 +127,9 @@ class KerasEstimator(TrainingEstimator):
         positive("epochs", epochs)
         natural("initial_epoch", initial_epoch)
         if initial_epoch >= epochs:
-            raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
+            raise ArgumentError(
+                f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.", code="bad-initial-epoch"
+            )
         spec = self._keras_spec(data_config, batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         histories = self._train(
             data,
@@ -242,7 +244,7 @@ class KerasEstimator(TrainingEstimator):
             column an output, computed lazily.
         """
         if callbacks:
-            raise NotYet("predict: callbacks are not built yet; leave them out.")
+            raise NotYet("predict: callbacks are not built yet; leave them out.", code="predict-callbacks-not-built")
         spec = self._keras_spec(data_config, batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
         spec = replace(spec, steps=None if steps is None else positive("steps", steps))
         return self._source(data, spec).answer(self._answers(self._named(spec), spec), self.engine)
@@ -365,7 +367,8 @@ class KerasEstimator(TrainingEstimator):
             newest = self.latest_checkpoint(path)
             if newest is None:
                 raise ArgumentError(
-                    f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained."
+                    f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained.",
+                    code="missing-checkpoint",
                 )
             return self.load_checkpoint(newest)
         if prefix is None and is_state(last):
@@ -391,7 +394,8 @@ def _class_weight(weights: Any) -> dict[int, float] | None:
         by_class = {}
     if not by_class or min(by_class) < 0:
         raise ArgumentError(
-            f"class_weight must be a dict of class numbers and weights; got {weights!r}. Example: {{0: 1.0, 1: 5.0}}."
+            f"class_weight must be a dict of class numbers and weights; got {weights!r}. Example: {{0: 1.0, 1: 5.0}}.",
+            code="bad-class-weight",
         )
     return by_class
 

@@ -121,7 +121,8 @@ class OpenvinoEstimator(Estimator):
         if features and len(features) != len(inputs):
             raise DataError(
                 f"the model has {len(inputs)} input(s), {inputs}, but feature_cols names {len(features)}: "
-                f"{list(features)}. Name one column for each input."
+                f"{list(features)}. Name one column for each input.",
+                code="input-count",
             )
         if isinstance(data, dict) and not features and (set(data) == set(inputs) or not set(data) <= _PARTS):
             predictor.signature.check_names(data)
@@ -147,7 +148,8 @@ def _read(model_path: str, batch_size: int) -> tuple[OpenvinoPredictor, State]:
 def _columns(feature_cols: Sequence[str] | str | None, input_cols: Sequence[str] | str | None) -> Any:
     if feature_cols and input_cols and feature_cols != input_cols:
         raise ArgumentError(
-            f"input_cols is another name of feature_cols: pass one of them; got {input_cols!r} and {feature_cols!r}."
+            f"input_cols is another name of feature_cols: pass one of them; got {input_cols!r} and {feature_cols!r}.",
+            code="argument-given-twice",
         )
     return feature_cols or input_cols
 

@@ -311,7 +311,9 @@ class TrainingEstimator(Estimator):
             logger.warning("checkpoint_trigger keeps nothing: there is no model_dir. Pass model_dir= to keep some.")
             return self._state, plan
         if not self.model_dir:
-            raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
+            raise ArgumentError(
+                "checkpoints need a place to go to. Pass model_dir= to the Estimator.", code="missing-model-dir"
+            )
         state, folder = self._state, newest_run(self.model_dir, damaged=True) if resume else None
         resumed = self._resumed(folder) if folder else None
         if folder is None or resumed is None:
@@ -359,7 +361,8 @@ class TrainingEstimator(Estimator):
         except ArgumentError as error:
             raise OrcaError(
                 f"the fit is done, but its state, which the first worker left in {folder}, cannot be read: {error} "
-                "With shard_model=True, model_dir must be on storage that the driver and all workers see."
+                "With shard_model=True, model_dir must be on storage that the driver and all workers see.",
+                code="state-unreadable",
             ) from error
 
     def _read(self, path: str) -> State:
@@ -634,7 +637,10 @@ class TrainingEstimator(Estimator):
         """
         state = self._current()
         if sample is None and state.input is None:
-            raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
+            raise ArgumentError(
+                "to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.",
+                code="unknown-row",
+            )
         row = sample if sample is not None or state.input is None else state.input.example()
         convert = load("orca.frameworks.openvino:convert", need="an openvino model")
         return str(convert(self._framework_model(), row, path))
@@ -687,7 +693,8 @@ def _check_scores(triggers: Sequence[Any], names: set[str] | None, validates: bo
         need = "validation_data=" if scores else "metrics=" if validates else "validation_data= and metrics="
         raise ArgumentError(
             "MaxScore watches the first metric of the validation, and this fit has none: it would never fire. Pass "
-            f"{need}."
+            f"{need}.",
+            code="score-never-known",
         )
 
 
@@ -700,6 +707,7 @@ def same_kind(source: Source, valid: Source) -> Source:
     if type(source) is not type(valid):
         raise DataError(
             f"validation_data must be of the same kind as data; got {type(source).__name__.removesuffix('Source')} "
-            f"and {type(valid).__name__.removesuffix('Source')}. Pass both in the same form."
+            f"and {type(valid).__name__.removesuffix('Source')}. Pass both in the same form.",
+            code="validation-data-differs",
         )
     return valid

@@ -80,22 +80,26 @@ def read_graph(path: str, batch: int = 0) -> tuple[Graph, ov.Model]:
     if not path.endswith((".xml", ".onnx")):
         raise ArgumentError(
             f"an OpenVINO model is an .xml file (with its .bin beside it) or an .onnx file; got {path!r}. Write other "
-            "models in that form first, with openvino.convert_model and openvino.save_model."
+            "models in that form first, with openvino.convert_model and openvino.save_model.",
+            code="not-an-openvino-file",
         )
     fs, place = filesystem(path)
     if not fs.isfile(place):
-        raise ArgumentError(f"there is no model file at {path}. Check model_path.")
+        raise ArgumentError(f"there is no model file at {path}. Check model_path.", code="missing-file")
     graph = _graph_of(_read_onnx(fs, place, path)) if path.endswith(".onnx") else _read_files(fs, place, path)
     try:
         model = graph.open()
     except RuntimeError as error:
         raise ArgumentError(
-            f"{path} cannot be read as an OpenVINO model: {_words(error)} Is it complete, and its .bin the right one?"
+            f"{path} cannot be read as an OpenVINO model: {_words(error)} Is it complete, and its .bin the right one?",
+            code="model-file-not-readable",
         ) from error
     try:
         return replace(graph, batch=batch), _with_batch(model, batch)
     except RuntimeError as error:
-        raise ArgumentError(f"{path} cannot be given batch_size={batch}: {_words(error)} Leave it at 0.") from error
+        raise ArgumentError(
+            f"{path} cannot be given batch_size={batch}: {_words(error)} Leave it at 0.", code="bad-fixed-batch"
+        ) from error
 
 
 def _read_files(fs: Any, place: str, path: str) -> Graph:
@@ -103,7 +107,8 @@ def _read_files(fs: Any, place: str, path: str) -> Graph:
     if not fs.isfile(weights):
         raise ArgumentError(
             f"the weights of {path} are missing: there is no {path.removesuffix('.xml')}.bin. "
-            "Copy the .bin file that was saved with it to the same folder."
+            "Copy the .bin file that was saved with it to the same folder.",
+            code="missing-file",
         )
     return Graph(fs.cat_file(place), fs.cat_file(weights))
 
@@ -113,7 +118,9 @@ def _read_onnx(fs: Any, place: str, path: str) -> ov.Model:
         # By its path where that is possible: weights may lie in files beside it.
         return _core().read_model(place if is_local(fs) else fs.cat_file(place))
     except RuntimeError as error:
-        raise ArgumentError(f"{path} cannot be read as an ONNX model: {_words(error)} Is it complete?") from error
+        raise ArgumentError(
+            f"{path} cannot be read as an ONNX model: {_words(error)} Is it complete?", code="model-file-not-readable"
+        ) from error
 
 
 def _graph_of(model: ov.Model) -> Graph:
@@ -174,12 +181,14 @@ class Port:
         dims = None if shape.rank.is_dynamic else tuple(d.get_length() if d.is_static else None for d in shape)
         if dims == ():
             raise ArgumentError(
-                f"{name!r} of this model is a single number, not one for each row: its shape must begin with a batch."
+                f"{name!r} of this model is a single number, not one for each row: its shape must begin with a batch.",
+                code="input-not-rows",
             )
         if kind.get_type_name() not in _TYPES:
             raise ArgumentError(
                 f"{name!r} of this model is of type {kind.get_type_name()}, which numpy has no numbers of. "
-                "Convert it to f32 with openvino.preprocess.PrePostProcessor and save the model again."
+                "Convert it to f32 with openvino.preprocess.PrePostProcessor and save the model again.",
+                code="bad-input-type",
             )
         return cls(name, np.dtype(kind.to_dtype()).name, dims)
 
@@ -205,7 +214,8 @@ class Signature:
         if not inputs or len(batches) > 1:
             raise ArgumentError(
                 "all inputs of a model must begin with the same batch dimension; "
-                f"got {', '.join(map(str, inputs)) or 'none'}."
+                f"got {', '.join(map(str, inputs)) or 'none'}.",
+                code="batch-dimensions-differ",
             )
         return cls(inputs, outputs, batches.pop() if batches else None)
 
@@ -229,7 +239,8 @@ class Signature:
         leads = {lead for _, lead in pairs}
         if len(leads) > 1:
             raise DataError(
-                f"all inputs must have the same rows; got leading dimensions {sorted(leads)}.{self._takes()}"
+                f"all inputs must have the same rows; got leading dimensions {sorted(leads)}.{self._takes()}",
+                code="row-counts-differ",
             )
         return [array for array, _ in pairs], leads.pop()
 
@@ -237,7 +248,10 @@ class Signature:
         """Check that arrays by name have the names of the inputs."""
         names = [port.name for port in self.inputs]
         if set(x) != set(names):
-            raise DataError(f"the model's inputs are called {names}; the data has {list(x)}.{self._takes()}")
+            raise DataError(
+                f"the model's inputs are called {names}; the data has {list(x)}.{self._takes()}",
+                code="input-names-differ",
+            )
 
     def _in_order(self, x: Any) -> list[np.ndarray]:
         names = [port.name for port in self.inputs]
@@ -248,7 +262,8 @@ class Signature:
         if len(arrays) != len(names):
             raise DataError(
                 f"the model has {len(names)} input(s), but the data has {len(arrays)} array(s) or feature column(s)."
-                f"{self._takes()}"
+                f"{self._takes()}",
+                code="input-count",
             )
         return arrays
 
@@ -257,7 +272,8 @@ class Signature:
         if array.dtype.kind not in "biuf":
             kind = "text" if array.dtype.kind in "OUST" else str(array.dtype)
             raise DataError(
-                f"input {port.name!r} takes numbers; got {kind}. Turn it into numbers first.{self._takes()}"
+                f"input {port.name!r} takes numbers; got {kind}. Turn it into numbers first.{self._takes()}",
+                code="not-numbers",
             )
         shape = array.shape
         want = shape[1:] if port.shape is None else port.shape[1:]
@@ -267,7 +283,8 @@ class Signature:
             if self.batch and shape[1] > self.batch:
                 raise DataError(
                     f"batches of {shape[1]} rows do not fit a model with a fixed batch of {self.batch}; got shape "
-                    f"{shape}. Pass rows, {['n', *shape[2:]]}, or batches of at most {self.batch}."
+                    f"{shape}. Pass rows, {['n', *shape[2:]]}, or batches of at most {self.batch}.",
+                    code="batch-too-large",
                 )
             return array.reshape(shape[0] * shape[1], *shape[2:]), shape[:2]
         if not shape[0]:  # an empty column does not know the length of its lists
@@ -278,7 +295,9 @@ class Signature:
             and (len(shape) <= 2 or _solid(shape[1:]) == _solid(want))
         ):
             return array.reshape(shape[0], *want), shape[:1]
-        raise DataError(f"input {port.name!r} does not take an array of shape {shape}.{self._takes()}")
+        raise DataError(
+            f"input {port.name!r} does not take an array of shape {shape}.{self._takes()}", code="bad-input-shape"
+        )
 
     def _takes(self) -> str:
         return f" The model takes {'; '.join(map(str, self.inputs))} (the first dimension is the rows)."
@@ -304,13 +323,15 @@ def threads() -> int:
 def check_config(config: Mapping[Any, Any] | None) -> dict[str, Any]:
     """Return a compile configuration by property names."""
     if not isinstance(config or {}, Mapping):
-        raise ArgumentError(f"config must be a dict of OpenVINO properties; got {config!r}.")
+        raise ArgumentError(f"config must be a dict of OpenVINO properties; got {config!r}.", code="bad-config")
     properties = {str(key() if callable(key) else key): value for key, value in (config or {}).items()}
     names = list(_core().get_property(DEVICE, "SUPPORTED_PROPERTIES"))
     for name in properties:
         if name not in names:
             hint = near(name.upper(), names)
-            raise ArgumentError(f"config: OpenVINO has no property {name!r} for the {DEVICE}.{hint}")
+            raise ArgumentError(
+                f"config: OpenVINO has no property {name!r} for the {DEVICE}.{hint}", code="unknown-property"
+            )
     return properties
 
 
@@ -360,7 +381,8 @@ class OpenvinoPredictor(Predictor):
             self.compiled_model = _core().compile_model(graph.open(), DEVICE, settings | self.config)
         except (RuntimeError, TypeError) as error:
             raise ArgumentError(
-                f"OpenVINO cannot compile the model with config={self.config}: {_words(error)}"
+                f"OpenVINO cannot compile the model with config={self.config}: {_words(error)}",
+                code="model-not-compilable",
             ) from error
         self._make_queue()
 
@@ -391,7 +413,9 @@ class OpenvinoPredictor(Predictor):
         except RuntimeError as error:
             self._make_queue()  # the old one keeps its error
             shapes = [("n", *array.shape[1:]) for array in arrays]
-            raise DataError(f"the OpenVINO model failed on rows of shapes {shapes}: {_words(error)}") from error
+            raise DataError(
+                f"the OpenVINO model failed on rows of shapes {shapes}: {_words(error)}", code="model-failed"
+            ) from error
         columns: list[list[np.ndarray]] = [[] for _ in self.signature.outputs]
         for start, outputs in zip(starts, answers, strict=True):
             count = min(size, rows - start)
@@ -399,7 +423,8 @@ class OpenvinoPredictor(Predictor):
                 if output.shape[:1] != (batch_rows or count,):
                     raise DataError(
                         f"output {port.name!r} has the shape {output.shape} for a batch of {batch_rows or count} rows: "
-                        "it does not have one answer for each row. Save the model without this output."
+                        "it does not have one answer for each row. Save the model without this output.",
+                        code="output-not-rows",
                     )
                 column.append(output[:count])
         return columns
@@ -430,7 +455,8 @@ def _joined(port: Port, parts: list[np.ndarray]) -> np.ndarray:
     if len(shapes) > 1:
         raise DataError(
             f"the rows of output {port.name!r} differ in shape from batch to batch: {shapes[0]} and {shapes[-1]}. "
-            "Save the model with an output of one shape."
+            "Save the model with an output of one shape.",
+            code="predictions-differ-in-shape",
         )
     return np.concatenate(parts)
 
@@ -446,7 +472,9 @@ def convert(model: Any, sample: Any, path: str) -> str:
     arrays = [np.asarray(leaf) for leaf in flatten(sample)[0]]
     if not arrays or any(array.shape[:1] != (1,) for array in arrays):
         shapes = [array.shape for array in arrays]
-        raise ArgumentError(f"sample must be one row: arrays with a first dimension of 1; got shapes {shapes}.")
+        raise ArgumentError(
+            f"sample must be one row: arrays with a first dimension of 1; got shapes {shapes}.", code="bad-sample"
+        )
     with _answering(model) as (answer, translate), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated ways of tracing, which OpenVINO takes and the user did not
         try:
@@ -454,7 +482,8 @@ def convert(model: Any, sample: Any, path: str) -> str:
         except Exception as error:
             raise ArgumentError(
                 f"this {type(model).__name__} does not take the sample ({_form(sample)}): {type(error).__name__}: "
-                f"{_words(error)} Pass one row in the form that the model is called with."
+                f"{_words(error)} Pass one row in the form that the model is called with.",
+                code="bad-sample",
             ) from error
         graph = _graph_of(_translated(model, sample, translate))
         for rows in _TRIAL_ROWS:
@@ -474,7 +503,8 @@ def _translated(model: Any, sample: Any, translate: Translate) -> ov.Model:
         raise
     except Exception as error:  # tracing runs the user's code, which fails in many ways
         raise ArgumentError(
-            f"OpenVINO cannot convert this {type(model).__name__}: {type(error).__name__}: {_words(error)}"
+            f"OpenVINO cannot convert this {type(model).__name__}: {type(error).__name__}: {_words(error)}",
+            code="model-not-convertible",
         ) from error
 
 
@@ -514,7 +544,8 @@ def _name_inputs(model: ov.Model, names: list[str]) -> None:
     if names and len(names) != len(model.inputs):
         raise ArgumentError(
             f"the model uses {len(model.inputs)} of its {len(names)} inputs {names}: OpenVINO leaves the others out. "
-            "Let it take the inputs it uses alone."
+            "Let it take the inputs it uses alone.",
+            code="unused-inputs",
         )
     for port, name in zip(model.inputs, names, strict=False):
         port.get_tensor().set_names({name})
@@ -542,7 +573,8 @@ def _check_agreement(graph: Graph, x: Any, originals: list[np.ndarray]) -> None:
     raise ArgumentError(
         f"the converted model does not answer as the model does: (shape, first numbers) are {words[0]} for the model "
         f"and {words[1]} for OpenVINO's. A model that draws random numbers, or whose code fixes the batch, cannot be "
-        "converted."
+        "converted.",
+        code="converted-model-differs",
     )
 
 
@@ -569,7 +601,10 @@ def _answering(model: Any) -> Iterator[tuple[Answer, Translate]]:
         if module is not None and isinstance(model, module.Model):
             yield lambda x: _answer_keras(model, x), lambda sample: _translate_keras(model, sample)
             return
-    raise ArgumentError(f"only torch modules and Keras models can be converted; got a {type(model).__name__}.")
+    raise ArgumentError(
+        f"only torch modules and Keras models can be converted; got a {type(model).__name__}.",
+        code="model-not-convertible",
+    )
 
 
 def _answer_torch(model: Any, x: Any) -> list[np.ndarray]:

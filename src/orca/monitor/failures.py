@@ -115,7 +115,7 @@ def carrier_of(rank: int, host: str, error: BaseException, secondary: bool = Fal
     """Return the exception whose text brings an error of a worker to the driver."""
     trace = trace_of(error, TRACE_LIMIT)
     report = json.dumps([rank, host, reason_of(error), trace, secondary, word_of(error), code_of(error)])
-    return OrcaError(f"orca rank {rank} on {host} failed: {reason_of(error)}\n{_REPORT}{report}")
+    return OrcaError(f"orca rank {rank} on {host} failed: {reason_of(error)}\n{_REPORT}{report}", code="worker-failed")
 
 
 def carried_by(text: str) -> Failure | None:
@@ -138,7 +138,10 @@ def made_by_user(text: str) -> DataError | None:
     if not trace:
         return None
     reason = re.split(r"^ .*\n", trace, flags=re.MULTILINE)[-1].strip()  # what comes after the last frame
-    return DataError(f"Spark cannot compute the rows of this data: {shortened(reason)}\n\n{digest(head + trace)}")
+    return DataError(
+        f"Spark cannot compute the rows of this data: {shortened(reason)}\n\n{digest(head + trace)}",
+        code="data-unreadable",
+    )
 
 
 def in_short(error: Exception) -> Exception:
@@ -147,4 +150,4 @@ def in_short(error: Exception) -> Exception:
         return error
     if isinstance(error, OrcaError):
         return error.with_traceback(None)
-    return OrcaError(f"{shortened(reason_of(error))}\n\n{digest(trace_of(error, TRACE_LIMIT))}")
+    return OrcaError(f"{shortened(reason_of(error))}\n\n{digest(trace_of(error, TRACE_LIMIT))}", code="worker-failed")

@@ -96,7 +96,9 @@ class Hub:
         ports: range = range(1),
     ) -> None:
         if size < 1:
-            raise ArgumentError(f"a hub needs at least one rank; got size {size}. Pass the number of workers.")
+            raise ArgumentError(
+                f"a hub needs at least one rank; got size {size}. Pass the number of workers.", code="bad-count"
+            )
         self.size, self.host, self.stall = size, host, stall
         self.on_beat, self.on_log, self.on_epoch = on_beat, on_log, on_epoch
         self._bind, self._ports = bind, ports
@@ -138,7 +140,10 @@ class Hub:
     def ticket(self) -> Ticket:
         """Return the ticket with which ranks connect."""
         if self._ticket is None:
-            raise OrcaError("the hub is not open yet, so it has no ticket. Enter it first: with Hub(size) as hub: ...")
+            raise OrcaError(
+                "the hub is not open yet, so it has no ticket. Enter it first: with Hub(size) as hub: ...",
+                code="hub-not-open",
+            )
         return self._ticket
 
     def failure(self, wait: float = 0.0) -> Failure | None:

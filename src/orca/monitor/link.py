@@ -99,7 +99,8 @@ class Link:
         except handshake.Unproven as error:
             raise ArgumentError(
                 f"rank {rank} does not believe the driver at {ticket.host}:{ticket.port}: {error}. The ticket belongs "
-                "to another run, or another program listens there. Connect with the ticket of its own run."
+                "to another run, or another program listens there. Connect with the ticket of its own run.",
+                code="driver-not-trusted",
             ) from None
         except OSError as error:
             logger.warning(
@@ -181,7 +182,10 @@ class Link:
             return self._gather_alone(text)
         line = encode(protocol.Gather(self._round, text))
         if len(line) > MESSAGE_LIMIT:
-            raise ArgumentError(f"all_gather takes up to {MESSAGE_LIMIT} bytes as JSON; got {len(line)}. Send a path.")
+            raise ArgumentError(
+                f"all_gather takes up to {MESSAGE_LIMIT} bytes as JSON; got {len(line)}. Send a path.",
+                code="item-too-long",
+            )
         self._round += 1
         phase = self.heartbeat.phase
         self.heartbeat.at(WAIT)
@@ -322,7 +326,8 @@ class Link:
         if isinstance(reply, Abort):
             raise ArgumentError(
                 f"the driver at {self.ticket.host}:{self.ticket.port} refused rank {self.rank}: {reply.reason}. "
-                "Connect each rank once, with the ticket of its own run."
+                "Connect each rank once, with the ticket of its own run.",
+                code="rank-refused",
             )
         raise ConnectionError(reason)
 

@@ -224,7 +224,8 @@ def listen(host: str, ports: range = range(1), any_interface: bool = False, back
     where = f" at the ports {ports[0]} to {ports[-1]}" if ports[-1] else ""
     raise ArgumentError(
         f"{socket.gethostname()} cannot listen on {host!r}{where}: {refusal}. Pass the address of one interface of it, "
-        "and ports that are free (orca.hub.bind, orca.hub.port, orca.rendezvous.bind, orca.rendezvous.port)."
+        "and ports that are free (orca.hub.bind, orca.hub.port, orca.rendezvous.bind, orca.rendezvous.port).",
+        code="cannot-listen",
     )
 
 

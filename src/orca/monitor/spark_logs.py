@@ -16,6 +16,7 @@ LOGGERS = (
     "org.apache.spark.scheduler.DAGScheduler",
     "org.apache.spark.api.python.PythonRunner",
     "org.apache.spark.sql.execution.python.ArrowPythonRunner",
+    "org.apache.spark.storage.BlockManager",
     "org.apache.spark.util.Utils",
 )
 

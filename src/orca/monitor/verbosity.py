@@ -35,7 +35,9 @@ def set_verbosity(level: str) -> None:
     global _requested
     if level not in LEVELS:
         known = ", ".join(map(repr, LEVELS))
-        raise ArgumentError(f"set_verbosity takes {known}; got {level!r}.{near(level, LEVELS)}")
+        raise ArgumentError(
+            f"set_verbosity takes {known}; got {level!r}.{near(level, LEVELS)}", code="unknown-verbosity"
+        )
     _requested = level
     _root.setLevel(LEVELS[level])
     _show_details(level)

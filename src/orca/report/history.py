@@ -72,7 +72,8 @@ class RunHistory:
         if kind is not None and kind not in curves.file_kinds():
             raise ArgumentError(
                 f"plot cannot write a file of the kind {kind!r}; got the path {os.fspath(path or '')!r}. "
-                "End it with .png, .svg or .pdf."
+                "End it with .png, .svg or .pdf.",
+                code="bad-plot-format",
             )
         figure = curves.draw(self._pairs())
         if path is not None and kind is not None:
@@ -136,7 +137,9 @@ class RunHistory:
 
     def _check(self, verb: str) -> None:
         if not self.epochs:
-            raise ArgumentError(f"{verb} needs at least one epoch; the history has none. Call fit() first.")
+            raise ArgumentError(
+                f"{verb} needs at least one epoch; the history has none. Call fit() first.", code="empty-history"
+            )
 
 
 def _curves() -> Any:

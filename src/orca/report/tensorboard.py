@@ -49,7 +49,9 @@ class Summaries:
     def __init__(self, log_dir: str | os.PathLike[str], app_name: str) -> None:
         for name, value in (("log_dir", log_dir), ("app_name", app_name)):
             if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-                raise ArgumentError(f"{name} must be the name of a folder; got {value!r}. Pass a text.")
+                raise ArgumentError(
+                    f"{name} must be the name of a folder; got {value!r}. Pass a text.", code="bad-path"
+                )
         self.log_dir, self.app_name = os.fspath(log_dir), os.fspath(app_name)
 
     def write(
@@ -87,13 +89,17 @@ class Summaries:
             The points, or None where nothing was written yet.
         """
         if part not in (TRAIN, VALIDATION):
-            raise ArgumentError(f"a summary has the parts 'train' and 'validation'; got {part!r}. Pass one of them.")
+            raise ArgumentError(
+                f"a summary has the parts 'train' and 'validation'; got {part!r}. Pass one of them.",
+                code="unknown-summary",
+            )
         points = self._read(part)
         tags = sorted(points) or (list(TRAIN_TAGS) if part == TRAIN else [])
         name = _spelled(tag, tags)
         if name is None and (tags or not isinstance(tag, str)):
             raise ArgumentError(
-                f"the {part} summary has no tag {tag!r}. Pass one of: {', '.join(tags) or 'Loss, or a metric'}."
+                f"the {part} summary has no tag {tag!r}. Pass one of: {', '.join(tags) or 'Loss, or a metric'}.",
+                code="unknown-tag",
             )
         return points.get(name or "")
 

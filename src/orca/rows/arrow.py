@@ -85,10 +85,14 @@ def to_arrow(array: np.ndarray) -> pa.Array:
         ListType(list<item: float>)
     """
     if array.ndim == 0:
-        raise DataError("an Arrow column needs rows; got an array of no dimensions. Pass array.reshape(1).")
+        raise DataError(
+            "an Arrow column needs rows; got an array of no dimensions. Pass array.reshape(1).",
+            code="array-without-rows",
+        )
     if array.ndim > 1 and array.size > _MAX_LIST_VALUES:
         raise DataError(
-            f"an Arrow list column holds at most {_MAX_LIST_VALUES} values; got shape {array.shape}. Pass fewer rows."
+            f"an Arrow list column holds at most {_MAX_LIST_VALUES} values; got shape {array.shape}. Pass fewer rows.",
+            code="array-too-large",
         )
     column = _flat_to_arrow(array.reshape(-1))
     for axis in range(array.ndim - 1, 0, -1):
@@ -102,7 +106,8 @@ def missing(name: str, nulls: int) -> DataError:
     """Return the error about nulls in a column."""
     return DataError(
         f"column {name!r} holds {nulls} null(s) in the rows that were read first; a model needs a value in every row. "
-        "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce."
+        "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce.",
+        code="null-values",
     )
 
 
@@ -161,13 +166,18 @@ def _entries(column: pa.Array | pa.ChunkedArray, name: str) -> dict[str, pa.Arra
     if whole.null_count:
         raise missing(name, whole.null_count)
     if not (kinds.is_string(whole.type.key_type) or kinds.is_large_string(whole.type.key_type)):
-        raise DataError(f"column {name!r} is a map with keys of type {whole.type.key_type}. Cast its keys to strings.")
+        raise DataError(
+            f"column {name!r} is a map with keys of type {whole.type.key_type}. Cast its keys to strings.",
+            code="map-keys",
+        )
     edges = _offsets(whole)
     codes = whole.keys.slice(int(edges[0]), int(edges[-1] - edges[0])).dictionary_encode()
     words = codes.dictionary.to_pylist()
     numbers = np.argsort(np.argsort(words))[codes.indices.to_numpy()]  # of each key among the sorted ones
     if len(whole) and not words:
-        raise DataError(f"column {name!r} is a map without a key in any row. Give every row the same keys.")
+        raise DataError(
+            f"column {name!r} is a map without a key in any row. Give every row the same keys.", code="map-keys"
+        )
     table = numbers.reshape(len(whole), len(words)) if (np.diff(edges) == len(words)).all() else numbers[:0, None]
     order = np.argsort(table, axis=1)
     if len(table) < len(whole) or (np.take_along_axis(table, order, 1) != np.arange(len(words))).any():
@@ -182,7 +192,8 @@ def _differing_keys(name: str, maps: pa.MapArray) -> DataError:
     number, keys = next(((number, keys) for number, keys in enumerate(rows, 1) if keys != first), (0, first))
     return DataError(
         f"column {name!r} is a map whose rows have different keys: row 0 of a block has {first}, row {number} has "
-        f"{keys}. Every row needs the same ones: add those that are missing, or select some with getItem."
+        f"{keys}. Every row needs the same ones: add those that are missing, or select some with getItem.",
+        code="map-keys",
     )
 
 
@@ -210,7 +221,8 @@ def _dense(array: pa.Array, name: str) -> np.ndarray:
         return values
     raise DataError(
         f"column {name!r} is of type {kind}, which no model can be fed with. "
-        "Select its fields as columns of their own, or turn it into numbers or arrays of numbers."
+        "Select its fields as columns of their own, or turn it into numbers or arrays of numbers.",
+        code="bad-column-type",
     )
 
 
@@ -295,7 +307,8 @@ def _bytes(array: pa.Array, name: str) -> np.ndarray:
 def _ragged(name: str, one: int, other: int) -> DataError:
     return DataError(
         f"column {name!r} holds rows of different lengths: {one} and {other}; a batch needs one length. "
-        "Pad or cut them to the same length first."
+        "Pad or cut them to the same length first.",
+        code="ragged-rows",
     )
 
 
@@ -311,9 +324,14 @@ def _flat_to_arrow(values: np.ndarray) -> pa.Array:
         # Inferred, not forced to string: Arrow would take bytes for UTF-8.
         column = pa.array(values.tolist())
     except pa.ArrowException as error:
-        raise DataError(f"an object array must hold str only; {error}. Convert it to numbers or strings.") from error
+        raise DataError(
+            f"an object array must hold str only; {error}. Convert it to numbers or strings.", code="mixed-objects"
+        ) from error
     if len(column) and column.type != kind:
-        raise DataError(f"an object array must hold str only; got {column.type}. Convert it to numbers or strings.")
+        raise DataError(
+            f"an object array must hold str only; got {column.type}. Convert it to numbers or strings.",
+            code="mixed-objects",
+        )
     return column.cast(kind)
 
 
@@ -330,5 +348,6 @@ def _value_type(dtype: np.dtype) -> pa.DataType:
         return pa.from_numpy_dtype(dtype.newbyteorder("="))
     except (pa.ArrowException, NotImplementedError) as error:
         raise DataError(
-            f"Arrow has no type for arrays of {dtype}. Convert them, e.g. with astype('float32')."
+            f"Arrow has no type for arrays of {dtype}. Convert them, e.g. with astype('float32').",
+            code="column-without-arrow-type",
         ) from error

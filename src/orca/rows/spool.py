@@ -61,11 +61,13 @@ class Column:
             return cls(array.dtype.str, array.shape[1:])
         if array.dtype.kind not in _TEXT:
             raise DataError(
-                f"column {position} is of dtype {array.dtype}, which is neither numbers, dates nor text. Cast it."
+                f"column {position} is of dtype {array.dtype}, which is neither numbers, dates nor text. Cast it.",
+                code="bad-column-type",
             )
         if len(array) and not prod(array.shape[1:]):
             raise DataError(
-                f"column {position} is text of shape {array.shape[1:]} per row: it holds nothing. Leave it out."
+                f"column {position} is text of shape {array.shape[1:]} per row: it holds nothing. Leave it out.",
+                code="empty-texts",
             )
         return cls(_kind_of_texts(position, array), array.shape[1:])
 
@@ -183,7 +185,7 @@ class SpoolWriter:
 
     def _open(self) -> tuple[_File, _File]:
         if self._closed:
-            raise ArgumentError("this spool writer is closed; write to a new one.")
+            raise ArgumentError("this spool writer is closed; write to a new one.", code="spool-closed")
         self._files = self._files or (_File(self._folder), _File(self._folder))
         return self._files
 
@@ -258,17 +260,23 @@ class Spool:
 
     def _checked(self, index: np.ndarray) -> np.ndarray:
         if self._files is None:
-            raise ArgumentError("this spool is closed; take from it before its with block ends.")
+            raise ArgumentError("this spool is closed; take from it before its with block ends.", code="spool-closed")
         index = np.asarray(index)
         if len(index) and (index.dtype.kind not in "iu" or index.ndim != 1):
-            raise ArgumentError(f"take needs a 1-D array of row numbers; got {index.dtype} of shape {index.shape}.")
+            raise ArgumentError(
+                f"take needs a 1-D array of row numbers; got {index.dtype} of shape {index.shape}.",
+                code="bad-row-numbers",
+            )
         return index.astype(np.int64, copy=False)
 
     def _pages_of(self, index: np.ndarray) -> int:
         """Return the most bytes of the files that taking these rows can map."""
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= self.rows:
-            raise ArgumentError(f"take needs row numbers from 0 to {self.rows - 1}; got some from {low} to {high}.")
+            raise ArgumentError(
+                f"take needs row numbers from 0 to {self.rows - 1}; got some from {low} to {high}.",
+                code="bad-row-numbers",
+            )
         dense = int((high - low + 1) * self.row_bytes) + 4 * _WINDOW
         return min(len(index) * self._row_fault, dense, self._bytes)
 
@@ -331,7 +339,8 @@ class _File:
         return OrcaError(
             f"cannot write a worker's rows to {self._folder} on {socket.gethostname()}: {error}, after {self.size} "
             f"bytes, with {free} free. Make room there, or set a folder on a larger local disk: spark.local.dir on "
-            "Spark, yarn.nodemanager.local-dirs on YARN, object_spilling_directory on Ray, TMPDIR elsewhere."
+            "Spark, yarn.nodemanager.local-dirs on YARN, object_spilling_directory on Ray, TMPDIR elsewhere.",
+            code="no-room-for-rows",
         )
 
 
@@ -344,12 +353,15 @@ def _held() -> int:
 
 def _length(columns: Sequence[np.ndarray]) -> int:
     if not columns:
-        raise DataError("a spool needs at least one column; got none. Name the columns to read.")
+        raise DataError("a spool needs at least one column; got none. Name the columns to read.", code="no-columns")
     for position, array in enumerate(columns):
         if array.ndim == 0 or len(array) != len(columns[0]):
             count = "no rows dimension" if array.ndim == 0 else f"{len(array)} rows"
             words = f"{len(columns[0])} rows" if columns[0].ndim else "rows"
-            raise DataError(f"column {position} has {count}, expected {words}. Give every column the same rows.")
+            raise DataError(
+                f"column {position} has {count}, expected {words}. Give every column the same rows.",
+                code="row-counts-differ",
+            )
     return len(columns[0])
 
 
@@ -357,13 +369,15 @@ def _check_same(columns: list[Column], kinds: list[Column], rows: int) -> None:
     if len(kinds) != len(columns):
         raise DataError(
             f"expected {len(columns)} columns as in the {rows} rows before, got {len(kinds)}. "
-            "Give every part of the data the same columns."
+            "Give every part of the data the same columns.",
+            code="columns-differ",
         )
     for position, (want, kind) in enumerate(zip(columns, kinds, strict=True)):
         if want != kind:
             raise DataError(
                 f"column {position} changed after {rows} rows: expected {want}, got {kind}. "
-                "Cast, pad or reshape it so that every part of the data gives the same."
+                "Cast, pad or reshape it so that every part of the data gives the same.",
+                code="column-types-differ",
             )
 
 
@@ -371,10 +385,15 @@ def _kind_of_texts(position: int, array: np.ndarray) -> str:
     values = array.reshape(-1).tolist()
     kinds = {next((base for base in _TEXTS if issubclass(kind, base)), kind) for kind in set(map(type, values))}
     if nulls := sum(value is None for value in values):
-        raise DataError(f"column {position} holds {nulls} null(s). Fill or drop them (fillna, dropna).")
+        raise DataError(
+            f"column {position} holds {nulls} null(s). Fill or drop them (fillna, dropna).", code="null-values"
+        )
     if len(kinds) > 1 or kinds - _TEXTS.keys():
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise DataError(f"column {position} must hold numbers, or str or bytes alone; got objects of {names}. Cast it.")
+        raise DataError(
+            f"column {position} must hold numbers, or str or bytes alone; got objects of {names}. Cast it.",
+            code="mixed-objects",
+        )
     return _TEXTS[kinds.pop()] if kinds else "text"
 
 

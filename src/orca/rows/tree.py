@@ -97,9 +97,12 @@ def rows_of(tree: Any, what: str = "data") -> int:
     leaves, _ = flatten(tree)
     shapes = [np.shape(leaf) for leaf in leaves]
     if not shapes or any(len(shape) == 0 for shape in shapes):
-        raise DataError(f"{what} must be arrays with rows in their first dimension; got shapes {shapes}.")
+        raise DataError(
+            f"{what} must be arrays with rows in their first dimension; got shapes {shapes}.", code="not-rows"
+        )
     if len({shape[0] for shape in shapes}) > 1:
         raise DataError(
-            f"all arrays of {what} must have the same number of rows; got shapes {shapes}. Check features and labels."
+            f"all arrays of {what} must have the same number of rows; got shapes {shapes}. Check features and labels.",
+            code="row-counts-differ",
         )
     return int(shapes[0][0])

@@ -128,12 +128,14 @@ def pair(data: Any, columns: Columns, labelled: bool, weighted: bool = False) ->
             form = "(x, y, weights) or {'x': …, 'y': …, 'weights': …}" if weighted else "(x, y) or {'x': …, 'y': …}"
             raise DataError(
                 f"data with labels{' and weights' * weighted} must be {form}; got a {type(data).__name__} of "
-                f"{len(data)}. Put several inputs into a tuple of their own: ((x1, x2), y{', weights' * weighted})."
+                f"{len(data)}. Put several inputs into a tuple of their own: ((x1, x2), y{', weights' * weighted}).",
+                code="bad-labelled-data",
             )
         return data[0], weigh(data[1], data[2]) if weighted else data[1]
     if weighted:
         raise DataError(
-            f"data with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {_kind(data)}."
+            f"data with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {_kind(data)}.",
+            code="bad-weighted-data",
         )
     return data, None
 
@@ -174,7 +176,8 @@ def _weights(data: dict[str, Any], name: str) -> Any:
     if name not in data:
         raise DataError(
             f"there are no weights under the name {name!r}; the data has {list(data)}. "
-            "Name their column: sample_weight='…'."
+            "Name their column: sample_weight='…'.",
+            code="missing-sample-weights",
         )
     return data[name]
 

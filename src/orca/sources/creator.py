@@ -62,7 +62,9 @@ class CreatorSource:
         pieces = [Creation(self.creator, self.spec, number, tasks) for number in range(tasks)]
         parts = [answer for answers in engine.map(OnCreated(task), pieces) for answer in answers]
         if not parts:
-            raise DataError(f"there are no rows to predict: what {_name(self.creator)} returned is empty.")
+            raise DataError(
+                f"there are no rows to predict: what {_name(self.creator)} returned is empty.", code="no-rows"
+            )
         return concatenate([output for _, output in sorted(parts, key=itemgetter(0))])
 
 
@@ -127,7 +129,8 @@ class Creation:
         raise DataError(
             f"the data creator {_name(self.creator)} must return a torch DataLoader (or Dataset), a batched "
             "tf.data.Dataset, or numpy arrays: (x, y) or {'x': …, 'y': …}; "
-            f"got {type(data).__name__}."
+            f"got {type(data).__name__}.",
+            code="bad-creator-data",
         )
 
 
@@ -258,7 +261,10 @@ def one_at_a_time(lock: str) -> Iterator[None]:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(file).st_uid != os.geteuid():
-                raise OrcaError(f"{path} belongs to another user, who holds up data creators on this node. Try again.")
+                raise OrcaError(
+                    f"{path} belongs to another user, who holds up data creators on this node. Try again.",
+                    code="lock-of-another-user",
+                )
             fcntl.flock(file, fcntl.LOCK_EX)
             if not _is_at(file, path):  # removed by the one before
                 continue

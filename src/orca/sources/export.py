@@ -145,7 +145,8 @@ class Export:
                         f"the rows are more than {limit} bytes, too many to travel through the driver, and Spark's "
                         "executors and the workers share no folder that is known. Pass "
                         f"conf={{'{STAGING}': 'hdfs://...'}} to init_orca_context, with a folder that all of them "
-                        f"reach, train with backend='spark', or raise {LIMIT}."
+                        f"reach, train with backend='spark', or raise {LIMIT}.",
+                        code="rows-too-large-for-driver",
                     )
                 reader = pa.ipc.open_stream(pa.py_buffer(row.batch))
                 if row.partition != last:
@@ -222,7 +223,8 @@ class ArrowFile:
             raise DataError(
                 f"the rows that Spark wrote to {self.path} are not there on {socket.gethostname()}: this worker does "
                 f"not share that folder with Spark's executors. Pass conf={{'{STAGING}': 'hdfs://...'}} to "
-                "init_orca_context, with a folder that all of them reach."
+                "init_orca_context, with a folder that all of them reach.",
+                code="staging-not-shared",
             ) from None
         with source, pa.ipc.open_stream(source) as reader:
             yield from reader

@@ -83,7 +83,8 @@ class FrameSource:
         if not _is_alive(data):
             raise DataError(
                 "this DataFrame belongs to a Spark session that was stopped. Make it anew in the session of now; "
-                "what is computed lazily, as predictions are, must be used before stop_orca_context()."
+                "what is computed lazily, as predictions are, must be used before stop_orca_context().",
+                code="session-stopped",
             )
         self.frame, self.columns, self.vectors = data, spec.columns, spec.vectors
         self.readers = dict(spec.readers)
@@ -93,17 +94,20 @@ class FrameSource:
         check_columns(replace(self.columns, labels=self.columns.targets), self.have)
         if spec.weighted and self.columns.weight is None:
             raise DataError(
-                f"rows with weights need the name of their column; got columns {self.have}. Pass sample_weight='…'."
+                f"rows with weights need the name of their column; got columns {self.have}. Pass sample_weight='…'.",
+                code="missing-sample-weights",
             )
         if spec.labelled and not self.columns.labels:
             raise DataError(
                 f"training and evaluation need label_cols for a DataFrame; got columns {self.have}. "
-                "Pass label_cols=['…']."
+                "Pass label_cols=['…'].",
+                code="missing-label-cols",
             )
         if spec.labelled and data.isStreaming:
             raise DataError(
                 "training and evaluation need all rows, but a streaming DataFrame has no end. "
-                "Write it to a table first and read that, or fit each batch in foreachBatch."
+                "Write it to a table first and read that, or fit each batch in foreachBatch.",
+                code="streaming-dataframe",
             )
         for name in self._names():
             if name in self.readers:
@@ -250,12 +254,18 @@ class FrameSource:
             clashes = set(self.have) & set(names)
         if clashes:
             have = next(name for name in self.have if name in clashes or name.casefold() in clashes)
-            raise DataError(f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].")
+            raise DataError(
+                f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].",
+                code="output-column-taken",
+            )
 
     def look(self, task: Any) -> OutputSpec:
         """Learn the shape and type of answers from the first rows: the one case in which predict runs a job."""
         if self.frame.isStreaming:
-            raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
+            raise DataError(
+                "predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.",
+                code="streaming-dataframe",
+            )
         cells = [f"c{self.have.index(name)}" for name in self.columns.features]
         first = self._numbered().select(*cells).limit(2)  # a model may drop the dimension of a single row
         task = DescribeTask(task, self.columns.features, self.readers)
@@ -265,7 +275,9 @@ class FrameSource:
         except Exception as error:
             raise self._understood(error) from None
         if not answers:
-            raise DataError("predict cannot know the model's output from an empty DataFrame. Fit or evaluate first.")
+            raise DataError(
+                "predict cannot know the model's output from an empty DataFrame. Fit or evaluate first.", code="no-rows"
+            )
         output: OutputSpec = pickle.loads(bytes(answers[0].output))
         return output
 
@@ -479,7 +491,8 @@ def _travelling(field: StructField) -> DataType:
     if type(kind).__name__ in ("YearMonthIntervalType", "CalendarIntervalType"):
         raise DataError(
             f"column {field.name!r} has the type {kind.simpleString()}, which cannot pass through predict. Drop it, or "
-            "cast it to a string before."
+            "cast it to a string before.",
+            code="bad-column-type",
         )
     return kind.sqlType() if isinstance(kind, UserDefinedType) else kind
 
@@ -529,7 +542,8 @@ def _check_type(name: str, kind: DataType, numbers: bool) -> None:
     if not isinstance(_value(kind), simple) and not _is_vector(kind):
         raise DataError(
             f"column {name!r} has the type {kind.simpleString()}, which cannot feed a model. Use numbers, booleans, "
-            "arrays of them, ML vectors or binary; or structs, and maps with strings as keys, as dicts of these."
+            "arrays of them, ML vectors or binary; or structs, and maps with strings as keys, as dicts of these.",
+            code="bad-column-type",
         )
     return None
 
@@ -545,7 +559,10 @@ def _struct(part: Any) -> Any:
 def _spark_type(dtype: str, shape: tuple[int, ...]) -> DataType:
     """Return the type of a prediction: a number for one number a row, else an array as deep as the output."""
     if dtype not in _TYPES:
-        raise DataError(f"the model's output has the type {dtype}, which Spark does not have. Return real numbers.")
+        raise DataError(
+            f"the model's output has the type {dtype}, which Spark does not have. Return real numbers.",
+            code="output-without-spark-type",
+        )
     kind: DataType = _TYPES[dtype]
     for _ in () if shape == (1,) else shape:
         kind = ArrayType(kind)

@@ -92,7 +92,8 @@ class Reader:
             except FileNotFoundError:
                 raise DataError(
                     f"the file {path} is not there any more; the DataFrame was made when it was. Make the DataFrame "
-                    "anew (spark.read) and use that."
+                    "anew (spark.read) and use that.",
+                    code="file-gone",
                 ) from None
 
     def check(self, path: str, schema: pa.Schema, rows: list[int], groups: Iterable[RowGroup]) -> None:
@@ -179,7 +180,8 @@ def replaced(path: str) -> DataError:
     """Return the error that says that a file is another one now."""
     return DataError(
         f"the file {path} is not the one that was there when the DataFrame was made. Make the DataFrame anew "
-        "(spark.read) and use that."
+        "(spark.read) and use that.",
+        code="file-changed",
     )
 
 

@@ -49,12 +49,15 @@ class RayDatasetSource:
             check_columns(replace(self.columns, labels=self.columns.targets), self.have)
             if spec.labelled and spec.weighted and self.columns.weight is None:
                 raise DataError(
-                    f"rows with weights need the name of their column; got columns {self.have}. Pass sample_weight='…'."
+                    f"rows with weights need the name of their column; got columns {self.have}. "
+                    "Pass sample_weight='…'.",
+                    code="missing-sample-weights",
                 )
             if spec.labelled and not self.columns.labels:
                 raise DataError(
                     f"training and evaluation need label_cols for a Ray Dataset; got columns {self.have}. "
-                    "Pass label_cols=['…']."
+                    "Pass label_cols=['…'].",
+                    code="missing-label-cols",
                 )
             if spec.numbers:
                 self._check_numbers()
@@ -136,7 +139,8 @@ class RayDatasetSource:
                 if batch.schema != schema:
                     raise DataError(
                         f"all blocks of a dataset must have the same column types; got {_types(schema)} and then "
-                        f"{_types(batch.schema)}. Cast the columns first, with map_batches."
+                        f"{_types(batch.schema)}. Cast the columns first, with map_batches.",
+                        code="column-types-differ",
                     )
                 writer.write_batch(batch)
                 sizes.append(batch.num_rows)
@@ -240,7 +244,10 @@ def _named(columns: Columns) -> list[str]:
 def _check_free(names: Sequence[str], have: Sequence[str]) -> None:
     clashes = [name for name in names if name in have]
     if clashes:
-        raise DataError(f"the Ray Dataset has the column {clashes[0]!r} already. Name another with output_cols=['…'].")
+        raise DataError(
+            f"the Ray Dataset has the column {clashes[0]!r} already. Name another with output_cols=['…'].",
+            code="output-column-taken",
+        )
 
 
 def _cut(sizes: Sequence[int], ranks: int) -> list[list[tuple[int, int, int]]]:
@@ -285,7 +292,8 @@ def _array(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
     if what:
         raise DataError(
             f"column {name!r} holds {what}, which no model can be fed with. "
-            "Turn it into numbers or arrays of one shape first, with map_batches."
+            "Turn it into numbers or arrays of one shape first, with map_batches.",
+            code="bad-column-type",
         )
     return to_numpy(column, name)
 

@@ -149,7 +149,9 @@ class OpenShards:
                 continue
             x, y = read_shard(shard, self.columns)
             if self.labelled and y is None:
-                raise DataError('a shard has no labels. Training needs shards of {"x": …, "y": …}.')
+                raise DataError(
+                    'a shard has no labels. Training needs shards of {"x": …, "y": …}.', code="missing-labels"
+                )
             yield self.parts[part], x, weigh(y, _weights(shard, self.columns)) if self.weighted else y
 
 
@@ -223,7 +225,10 @@ class ShardPredictTask:
             return with_columns(shard, {name: squeeze(head) for name, head in outputs.items()})
         clashes = [name for name in outputs if name in shard]
         if clashes:
-            raise DataError(f"the shards have the key {clashes[0]!r} already. Name another with output_cols=['…'].")
+            raise DataError(
+                f"the shards have the key {clashes[0]!r} already. Name another with output_cols=['…'].",
+                code="output-column-taken",
+            )
         return {**shard, **outputs}
 
 
@@ -239,7 +244,8 @@ def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:
         return single(features), single(labels) if labels else None
     raise DataError(
         f'each shard must be a dict with "x" (and "y"), or a pandas DataFrame with feature_cols; got '
-        f"{type(shard).__name__}{f' with keys {list(shard)}' if isinstance(shard, dict) else ''}."
+        f"{type(shard).__name__}{f' with keys {list(shard)}' if isinstance(shard, dict) else ''}.",
+        code="bad-shard",
     )
 
 
@@ -248,6 +254,7 @@ def _weights(shard: Any, columns: Columns) -> Any:
     have = list(shard) if isinstance(shard, dict) else list(shard.columns)
     if name not in have:
         raise DataError(
-            f"there are no weights under the name {name!r}; a shard has {have}. Name their column: sample_weight='…'."
+            f"there are no weights under the name {name!r}; a shard has {have}. Name their column: sample_weight='…'.",
+            code="missing-sample-weights",
         )
     return shard[name] if isinstance(shard, dict) else column_array(shard[name], name)

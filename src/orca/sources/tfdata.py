@@ -52,14 +52,15 @@ class TfDatasetSource:
         raise ArgumentError(
             "a tf.data.Dataset cannot be sent to the workers: it belongs to the process that made it. Pass a creator "
             "that makes it on each worker; it is split for you. Example:\n"
-            "    est.fit(lambda config, batch_size: tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size))"
+            "    est.fit(lambda config, batch_size: tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size))",
+            code="dataset-not-sendable",
         )
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the dataset."""
         batches = [_arrays(parts_of(element)[0]) for element in _first(self.dataset, self.steps)]
         if not batches:
-            raise DataError("there are no rows to predict: the dataset is empty.")
+            raise DataError("there are no rows to predict: the dataset is empty.", code="no-rows")
         return concatenate(engine.map(task, batches))
 
 
@@ -87,7 +88,8 @@ class DatasetStream:
             if (counts != counts[0]).any():
                 raise DataError(
                     f"all tensors of a batch must have the same number of rows; got {counts.tolist()}. "
-                    "Check what the dataset gives as features and labels."
+                    "Check what the dataset gives as features and labels.",
+                    code="row-counts-differ",
                 )
             rows = int(counts[0])
             if rows:
@@ -131,16 +133,18 @@ def checked(dataset: Any) -> Any:
     if type(element) is tuple and len(element) > 3:
         raise DataError(
             f"a dataset must give x, (x, y) or (x, y, weights); got {len(element)} things. "
-            "Put several inputs into a tuple of their own: ((x1, x2), y)."
+            "Put several inputs into a tuple of their own: ((x1, x2), y).",
+            code="bad-dataset-item",
         )
     for spec in tf.nest.flatten(element):
         shape = getattr(spec, "shape", None)
         if shape is None and type(spec).__name__ != "NoneTensorSpec":
-            raise DataError(f"a dataset must give tensors; got {spec}.")
+            raise DataError(f"a dataset must give tensors; got {spec}.", code="bad-dataset-item")
         if shape is not None and shape.rank == 0:
             raise DataError(
                 f"the dataset must give batches, with rows in their first dimension; got {element}. "
-                "Batch it, e.g. with dataset.batch(batch_size)."
+                "Batch it, e.g. with dataset.batch(batch_size).",
+                code="dataset-not-batched",
             )
     return dataset
 
@@ -163,7 +167,9 @@ def dataset_answers(
 def _first(dataset: Any, steps: int | None) -> Any:
     """Return the first batches of a dataset, all of them where steps is None."""
     if steps is None and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise DataError("the data has no end (it repeats itself). Pass steps=, or leave out repeat().")
+        raise DataError(
+            "the data has no end (it repeats itself). Pass steps=, or leave out repeat().", code="endless-data"
+        )
     steady = _steady(checked(dataset))
     return steady if steps is None else steady.take(steps)
 

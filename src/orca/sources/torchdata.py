@@ -81,7 +81,7 @@ class LoaderSource:
             work = OnRange(task, self.loader, self.reading)
             answers = engine.map(work, [part for part in parts if part[0] < part[1]])
         if not answers:
-            raise DataError("there are no rows to predict: the dataset is empty.")
+            raise DataError("there are no rows to predict: the dataset is empty.", code="no-rows")
         return concatenate(answers)
 
 
@@ -257,7 +257,8 @@ def split_batch(batch: Any, columns: Columns = _UNNAMED, weighted: bool = False)
         if len(parts) < 3:
             words = f"a dict with keys {list(batch)}" if isinstance(batch, dict) else f"{len(parts)} thing(s)"
             raise DataError(
-                f"a batch with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {words}."
+                f"a batch with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {words}.",
+                code="bad-weighted-data",
             )
         *features, label, weights = parts
         return single(tuple(features)), weigh(label, weights)
@@ -318,7 +319,8 @@ def _loader(dataset: Any, batch_size: int, shuffle: bool) -> DataLoader[Any]:
     if not has_length:
         raise DataError(
             f"{type(dataset).__name__} has no __len__, so its rows cannot be dealt to the workers. Define __len__ and "
-            "__getitem__, or make it a torch.utils.data.IterableDataset."
+            "__getitem__, or make it a torch.utils.data.IterableDataset.",
+            code="dataset-without-length",
         )
     return DataLoader(dataset, batch_size, shuffle=shuffle)
 
@@ -363,7 +365,8 @@ def _check(loader: DataLoader[Any]) -> None:
     if not isinstance(loader.dataset, IterableDataset) and not hasattr(loader.dataset, "__len__"):
         raise ArgumentError(
             f"the dataset {type(loader.dataset).__name__} has no length, so its rows cannot be split over workers. "
-            "Give it __len__, or make it an IterableDataset."
+            "Give it __len__, or make it an IterableDataset.",
+            code="loader-without-length",
         )
 
 
@@ -382,7 +385,8 @@ def _length(sampler: Any, what: str) -> int:
     except TypeError:
         raise ArgumentError(
             f"the {what} {type(sampler).__name__} has no length, so its rows cannot be split over workers. "
-            "Give it __len__."
+            "Give it __len__.",
+            code="sampler-without-length",
         ) from None
 
 
@@ -401,7 +405,8 @@ def _drawn(sampler: Any, generator: np.random.Generator, count: int, things: str
         words = f"more than {count}" if len(draws) > count else len(draws)
         raise DataError(
             f"the sampler {type(sampler).__name__} gave {words} {things}, but its length is {count}. "
-            "Let its __len__ return what an epoch has."
+            "Let its __len__ return what an epoch has.",
+            code="sampler-length-wrong",
         )
     return draws
 

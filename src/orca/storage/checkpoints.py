@@ -73,17 +73,22 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
     if not numbers:
         fs, place = filesystem(folder)
         if not fs.exists(place):
-            raise ArgumentError(f"there are no checkpoints: the folder {folder} does not exist. Check the path.")
+            raise ArgumentError(
+                f"there are no checkpoints: the folder {folder} does not exist. Check the path.",
+                code="missing-checkpoint",
+            )
         others = sorted({other for other, _, complete in _entries(folder) if complete})
         hint = f" There are some with the prefix {', '.join(map(repr, others))}." if others else ""
         raise ArgumentError(
             f"the folder {folder} holds no complete checkpoint{f' {name}.<steps>' if name else ''}.{hint} "
-            "Check the path and the prefix."
+            "Check the path and the prefix.",
+            code="missing-checkpoint",
         )
     if version is not None and version not in numbers:
         raise ArgumentError(
             f"there is no checkpoint {version} in {folder}; there are {', '.join(f'{name}.{n}' for n in numbers)}. "
-            "Pass one of these numbers, or None for the newest."
+            "Pass one of these numbers, or None for the newest.",
+            code="missing-checkpoint",
         )
     return _inside(folder, f"{name}.{numbers[-1] if version is None else version}")
 
@@ -172,18 +177,21 @@ def newest_whole(
         path = _inside(folder, f"{name}.{number}")
         try:
             if not complete:
-                raise ArgumentError(f"there is no {MARKER} in it")
+                raise ArgumentError(f"there is no {MARKER} in it", code="incomplete-checkpoint")
             return number, retried(partial(read, path), f"{path} cannot be read", storage_timeout, may_pass)
         except Exception as error:
             if may_pass(error):
-                raise OrcaError(f"the checkpoint {path} cannot be read: {cause_of(error)}") from error
+                raise OrcaError(
+                    f"the checkpoint {path} cannot be read: {cause_of(error)}", code="checkpoint-unreadable"
+                ) from error
             first = first or f"{path}: {error if isinstance(error, OrcaError) else cause_of(error)}"
             logger.warning("the checkpoint %s cannot be read and is left out: %s", path, cause_of(error))
     if not entries or not (_leaves_none_half_written(folder) or any(complete for *_, complete in entries)):
         return None
     raise ArgumentError(
         f"none of the {len(entries)} checkpoint(s) in {folder} can be read. The newest is {first.rstrip('.')}. Nothing "
-        "was trained. Bring a copy of one back, or pass another model_dir to begin again."
+        "was trained. Bring a copy of one back, or pass another model_dir to begin again.",
+        code="checkpoints-unreadable",
     )
 
 
@@ -198,7 +206,9 @@ def read_version(path: str, read: Callable[[str], T], storage_timeout: float = S
     except OrcaError:
         raise
     except Exception as error:
-        raise ArgumentError(f"the checkpoint {path} cannot be read: {cause_of(error)}.") from error
+        raise ArgumentError(
+            f"the checkpoint {path} cannot be read: {cause_of(error)}.", code="damaged-checkpoint"
+        ) from error
 
 
 def _leaves_none_half_written(folder: str) -> bool:
@@ -306,9 +316,13 @@ class CheckpointWriter:
         storage_timeout: float = STORAGE_TIMEOUT,
     ) -> None:
         if not prefix or "/" in prefix:
-            raise ArgumentError(f"prefix must be the beginning of a file name; got {prefix!r}. Pass 'orca', perhaps.")
+            raise ArgumentError(
+                f"prefix must be the beginning of a file name; got {prefix!r}. Pass 'orca', perhaps.", code="bad-prefix"
+            )
         if keep is not None and keep < 1:
-            raise ArgumentError(f"keep must be the number of checkpoints that stay, 1 or more, or None; got {keep}.")
+            raise ArgumentError(
+                f"keep must be the number of checkpoints that stay, 1 or more, or None; got {keep}.", code="bad-keep"
+            )
         self.folder, self.write, self.prefix, self.limit = folder, write, prefix, keep
         self.storage_timeout = storage_timeout
         self._thread: Thread | None = None
@@ -395,7 +409,8 @@ class CheckpointWriter:
         raise OrcaError(
             f"the checkpoint {path} could not be written{tries}: {cause_of(error)}. Checkpoints that were "
             f"written before are still there. See that {self.folder} can be written to and has room, or choose "
-            "another folder, and resume from the newest one."
+            "another folder, and resume from the newest one.",
+            code="checkpoint-not-written",
         ) from error
 
     def _run(self) -> None:
@@ -485,7 +500,8 @@ def _named(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
     if len(prefixes) > 1:
         raise ArgumentError(
             f"the folder {folder} holds checkpoints of several prefixes: {', '.join(map(repr, prefixes))}. "
-            "Pass the prefix of those you mean."
+            "Pass the prefix of those you mean.",
+            code="several-prefixes",
         )
     return (prefixes[0] if prefixes else prefix), sorted(number for _, number in entries)
 

@@ -63,7 +63,8 @@ def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
             raise
         raise ArgumentError(
             f"{text!r} begins with {scheme!r}, which no file system here knows. Use a path of this machine, or one "
-            "that begins with file:, hdfs:, s3:, s3a:, gs:, abfs:, dbfs:, memory: or another name that fsspec lists."
+            "that begins with file:, hdfs:, s3:, s3a:, gs:, abfs:, dbfs:, memory: or another name that fsspec lists.",
+            code="unknown-file-system",
         ) from error
 
 
@@ -115,7 +116,8 @@ def refuse_foreign(
     if foreign or names is None:
         raise ArgumentError(
             f"the folder {path} holds other things than {what}, {(foreign or ['nothing'])[0]!r} for example, and would "
-            f"be replaced. Save to {instead} of its own."
+            f"be replaced. Save to {instead} of its own.",
+            code="foreign-files-in-folder",
         )
 
 
@@ -260,7 +262,7 @@ def absolute(name: str, path: str | os.PathLike[str]) -> str:
         path: Any path that fsspec knows.
     """
     if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(f"{name} must be a path; got {type(path).__name__}.")
+        raise ArgumentError(f"{name} must be a path; got {type(path).__name__}.", code="bad-path")
     text = os.fspath(path)
     if "://" in text or "::" in text:
         return text
@@ -306,7 +308,8 @@ def _databricks(path: str) -> tuple[Any, str]:
     if not host or not token:
         raise OrcaError(
             f"{path} cannot be reached: this machine has no {_MOUNT}, as those of Databricks have, and the environment "
-            "variables DATABRICKS_HOST and DATABRICKS_TOKEN are not set. Set both, or run it there."
+            "variables DATABRICKS_HOST and DATABRICKS_TOKEN are not set. Set both, or run it there.",
+            code="databricks-not-reachable",
         )
     return fsspec.filesystem("dbfs", instance=host.split("://")[-1].strip("/"), token=token), place
 

@@ -74,7 +74,9 @@ def locate(path: str) -> tuple[HdfsCluster, str]:
     """
     parts = _PATH.fullmatch(path)
     if parts is None:
-        raise ArgumentError(f"{path!r} is no path of HDFS. Write it like hdfs://namenode:8020/folder/file.")
+        raise ArgumentError(
+            f"{path!r} is no path of HDFS. Write it like hdfs://namenode:8020/folder/file.", code="bad-hdfs-path"
+        )
     settings = properties()
     scheme, service = parts["scheme"], (parts["service"] or "").rsplit("@", 1)[-1]
     kerberos = settings.get("hadoop.security.authentication", "simple").lower() == "kerberos"
@@ -85,7 +87,9 @@ def locate(path: str) -> tuple[HdfsCluster, str]:
             addresses, origin = _guesses(settings, service, path), _GUESSED
     else:
         if not service:
-            raise ArgumentError(f"{path!r} names no host. Write it like {scheme}://namenode:9870/folder/file.")
+            raise ArgumentError(
+                f"{path!r} names no host. Write it like {scheme}://namenode:9870/folder/file.", code="bad-hdfs-path"
+            )
         kind = "https" if scheme == "swebhdfs" else "http"
         port = "" if _split(service)[1] else f":{_PORTS[kind][0]}"
         addresses, origin = (f"{kind}://{service}{port}",), _FROM_PATH
@@ -166,7 +170,8 @@ def _sent() -> dict[str, str]:
         return {str(key): str(value) for key, value in dict(json.loads(base64.urlsafe_b64decode(text))).items()}
     except (ValueError, TypeError) as error:
         raise ArgumentError(
-            f"the environment variable {VARIABLE} holds no settings: {text[:80]!r}. Unset it: Orca sets it itself."
+            f"the environment variable {VARIABLE} holds no settings: {text[:80]!r}. Unset it: Orca sets it itself.",
+            code="bad-hadoop-settings",
         ) from error
 
 
@@ -177,7 +182,10 @@ def read_settings(files: Iterable[Path]) -> dict[str, str]:
         try:
             entries = ElementTree.parse(path).getroot().iter("property")
         except (ElementTree.ParseError, OSError) as error:
-            raise ArgumentError(f"Hadoop's settings {path} cannot be read: {error}. Check HADOOP_CONF_DIR.") from error
+            raise ArgumentError(
+                f"Hadoop's settings {path} cannot be read: {error}. Check HADOOP_CONF_DIR.",
+                code="bad-hadoop-configuration",
+            ) from error
         for entry in entries:
             name, value = (entry.findtext(part) or "" for part in ("name", "value"))
             settings[name.strip()] = value.strip()
@@ -211,7 +219,8 @@ def _default_service(settings: Mapping[str, str], path: str) -> str:
     folder = os.environ.get("HADOOP_CONF_DIR")
     raise ArgumentError(
         f"{path!r} names no NameNode, and {setting} (HADOOP_CONF_DIR is {folder!r}). Write the path with it, like "
-        "hdfs://namenode:8020/folder/file, or let HADOOP_CONF_DIR name a folder whose core-site.xml sets it."
+        "hdfs://namenode:8020/folder/file, or let HADOOP_CONF_DIR name a folder whose core-site.xml sets it.",
+        code="no-name-node",
     )
 
 
@@ -255,7 +264,8 @@ def _guesses(settings: Mapping[str, str], service: str, path: str) -> tuple[str,
     if not port and host in map(str.lower, _listed(settings, "dfs.nameservices")):
         raise ArgumentError(
             f"{path!r}: the settings in HADOOP_CONF_DIR have no dfs.namenode.http-address for the nameservice "
-            f"{service!r}. Add one for each of its NameNodes to hdfs-site.xml."
+            f"{service!r}. Add one for each of its NameNodes to hdfs-site.xml.",
+            code="no-name-node",
         )
     kind = _kind(settings)
     return tuple(f"{kind}://{host}:{usual}" for usual in _PORTS[kind])

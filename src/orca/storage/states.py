@@ -100,23 +100,31 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
     """
     fs, place = filesystem(path)
     if not fs.exists(place):
-        raise ArgumentError(f"there is no saved model at {path}. Check the path given to save().")
+        raise ArgumentError(
+            f"there is no saved model at {path}. Check the path given to save().", code="missing-saved-model"
+        )
     if not fs.exists(f"{place}/{MARKER}"):
-        raise ArgumentError(f"the folder {path} holds no saved model: there is no {MARKER} in it.")
+        raise ArgumentError(
+            f"the folder {path} holds no saved model: there is no {MARKER} in it.", code="missing-saved-model"
+        )
     with readable(path):
         about = json.loads(fs.cat_file(f"{place}/{MARKER}"))
         checksum = about.pop(_CHECKSUM, None)  # older states have none
         if checksum is not None and checksum != zlib.crc32(json.dumps(about).encode()):
             raise _damaged(f"{path}/{MARKER}")
         if about["format"] != _FORMAT:
-            raise ArgumentError(f"{path} was saved in format {about['format']}. Load it with the orca that saved it.")
+            raise ArgumentError(
+                f"{path} was saved in format {about['format']}. Load it with the orca that saved it.",
+                code="saved-by-other-version",
+            )
         for name in ("epoch", "steps"):
             if type(about[name]) is not int or not 0 <= about[name] < _MOST_STEPS:
                 raise ValueError(f"{name} is {about[name]!r:.80}, which is no number of {name}")
         if about["framework"] != framework:
             raise ArgumentError(
                 f"{path} holds a model of {about['framework']}, not of {framework}. Load it with the Estimator that "
-                "saved it."
+                "saved it.",
+                code="saved-by-other-framework",
             )
         weights, others = (load_tensors(fs, f"{place}/{name}", path, mapped) for name in (WEIGHTS, OTHERS))
         payload = {
@@ -151,7 +159,9 @@ def load_tensors(fs: Any, place: str, path: str, mapped: bool = False) -> dict[s
             tensors: dict[str, torch.Tensor] = load_file(file)  # mapped: the file may lose its name
             return tensors
     except SafetensorError as error:
-        raise ArgumentError(f"{path} cannot be read as safetensors: {error}. Is it complete?") from error
+        raise ArgumentError(
+            f"{path} cannot be read as safetensors: {error}. Is it complete?", code="model-file-not-readable"
+        ) from error
 
 
 def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None = None) -> Callable[[str], None]:
@@ -177,11 +187,16 @@ def _checksum(tensors: dict[str, torch.Tensor]) -> int:
 
 
 def _damaged(path: str) -> ArgumentError:
-    return ArgumentError(f"{path} is damaged: its content is not what was written. Take another checkpoint or copy.")
+    return ArgumentError(
+        f"{path} is damaged: its content is not what was written. Take another checkpoint or copy.",
+        code="damaged-state",
+    )
 
 
 def _unwritten(kind: Any) -> ArgumentError:
-    return ArgumentError(f"a tensor of type {kind} cannot be written as safetensors. {_INSTEAD}")
+    return ArgumentError(
+        f"a tensor of type {kind} cannot be written as safetensors. {_INSTEAD}", code="state-not-writable"
+    )
 
 
 def parts_of(value: Any) -> tuple[str, Any] | None:
@@ -251,7 +266,9 @@ def readable(path: str) -> Iterator[None]:
         raise
     except _DAMAGE as error:
         words = f"{type(error).__name__}: {str(error)[:500]}"
-        raise ArgumentError(f"the model at {path} is damaged or not complete: {words}. Save it again.") from error
+        raise ArgumentError(
+            f"the model at {path} is damaged or not complete: {words}. Save it again.", code="incomplete-saved-model"
+        ) from error
 
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -289,7 +306,10 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
         return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
     if isinstance(value, int | float | str):
         return value
-    raise ArgumentError(f"a state with a {type(value).__name__} in it cannot be written as arrays and JSON. {_INSTEAD}")
+    raise ArgumentError(
+        f"a state with a {type(value).__name__} in it cannot be written as arrays and JSON. {_INSTEAD}",
+        code="state-not-writable",
+    )
 
 
 def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -305,5 +325,8 @@ def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if kind == "tuple":
         return tuple(_unpack(content, tensors))
     if kind not in MAKERS:
-        raise ArgumentError(f"the saved model holds a value of the kind {kind!r}. Load it with the orca that saved it.")
+        raise ArgumentError(
+            f"the saved model holds a value of the kind {kind!r}. Load it with the orca that saved it.",
+            code="unknown-saved-value",
+        )
     return MAKERS[kind](_unpack(content, tensors))

@@ -172,7 +172,10 @@ class HdfsFileSystem(WebHDFS):
             return _Download(self, path, mode, block_size or self.blocksize, **kwargs)
         if mode not in ("wb", "ab", "xb") or not autocommit:
             request = repr(mode) if autocommit else "a transaction"
-            raise ArgumentError(f"files of HDFS are opened to read, write or append (rb, wb, xb, ab); got {request}.")
+            raise ArgumentError(
+                f"files of HDFS are opened to read, write or append (rb, wb, xb, ab); got {request}.",
+                code="bad-file-mode",
+            )
         return _Upload(self, path, mode[0], self.info(path)["size"] if mode == "ab" and self.exists(path) else 0)
 
     def _upload(self, path: str, body: IO[bytes], mode: str) -> None:
@@ -205,7 +208,8 @@ class HdfsFileSystem(WebHDFS):
                 raise OrcaError(
                     f"{self.unstrip_protocol(path)} cannot be read: its content broke off at byte {offset} of "
                     f"{info['size']} {ATTEMPTS} times ({reason}). See whether the DataNodes are healthy: hdfs fsck "
-                    f"{info['name']}"
+                    f"{info['name']}",
+                    code="hdfs-unreadable",
                 )
 
     # Asking
@@ -225,7 +229,8 @@ class HdfsFileSystem(WebHDFS):
                     remedy = "It may have done it: see what is there, and try again" if is_lost else "Try again later"
                     raise OrcaError(
                         f"{self.unstrip_protocol(path)}: the NameNode {self._active} did not answer {op}: "
-                        f"{_reason(error)}. {remedy}."
+                        f"{_reason(error)}. {remedy}.",
+                        code="hdfs-no-answer",
                     ) from error
                 self._find_active()
             else:
@@ -236,7 +241,7 @@ class HdfsFileSystem(WebHDFS):
     def _find_active(self) -> None:
         """Ask all NameNodes at once, and remember the first that is active."""
         if time.monotonic() - self._failed_at < GIVEN_UP:
-            raise OrcaError(self._failure)
+            raise OrcaError(self._failure, code="hdfs-no-answer")
         answers: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
         for address in self.cluster.addresses:
             threading.Thread(target=self._probe, args=(address, answers), name="orca-hdfs", daemon=True).start()
@@ -258,7 +263,7 @@ class HdfsFileSystem(WebHDFS):
             f"{self.cluster.root} cannot be reached over HTTP (WebHDFS): {reasons}. {self.cluster.origin} See that the "
             "NameNode runs, that dfs.webhdfs.enabled is not false, and that no firewall is between."
         )
-        raise OrcaError(self._failure)
+        raise OrcaError(self._failure, code="hdfs-no-answer")
 
     def _probe(self, address: str, answers: queue.SimpleQueue[tuple[str, BaseException | None]]) -> None:
         try:
@@ -288,7 +293,8 @@ class HdfsFileSystem(WebHDFS):
                 return answer  # a gateway sends the content itself
             if location is None:
                 raise OrcaError(
-                    f"{self.unstrip_protocol(path)}: {self._active} named no node to write to. Is it a NameNode?"
+                    f"{self.unstrip_protocol(path)}: {self._active} named no node to write to. Is it a NameNode?",
+                    code="hdfs-no-answer",
                 )
             answer.close()
             node = urlsplit(location).netloc.rsplit("@", 1)[-1]
@@ -310,7 +316,8 @@ class HdfsFileSystem(WebHDFS):
         return OrcaError(
             f"{self.unstrip_protocol(path)}: the NameNode answers, but the DataNode it names cannot be reached or "
             f"broke off ({reasons}). Its host name must resolve and its port be open on this machine; where they are "
-            "not, use a gateway (HttpFS) with paths like webhdfs://gateway:14000/..."
+            "not, use a gateway (HttpFS) with paths like webhdfs://gateway:14000/...",
+            code="hdfs-data-node-unreachable",
         )
 
     def _exchange(self, node: str, method: str, location: str, body: IO[bytes] | None) -> requests.Response:
@@ -361,14 +368,20 @@ class HdfsFileSystem(WebHDFS):
         if kind in ("AccessControlException", "SecurityException") or answer.status_code == 401:
             user = f"user {self.user}" if self.user else "the user of the Kerberos ticket"
             remedy = self._remedy(answer.status_code)
-            raise OrcaError(f"{where}: {user} has no permission at {node}: {message or answer.reason}. {remedy}")
+            raise OrcaError(
+                f"{where}: {user} has no permission at {node}: {message or answer.reason}. {remedy}",
+                code="hdfs-no-permission",
+            )
         if kind in _ERRNO or "is not empty" in message:
             raise OSError(_ERRNO.get(kind, errno.ENOTEMPTY), message, where)  # Python finds the class by the number
         if kind in ("IllegalArgumentException", "UnsupportedOperationException", "InvalidPathException"):
-            raise ArgumentError(f"{where}: HDFS refuses this path or request: {message}. Check the path.")
+            raise ArgumentError(
+                f"{where}: HDFS refuses this path or request: {message}. Check the path.", code="bad-hdfs-path"
+            )
         if kind in ("SafeModeException", "RetriableException"):
             raise OrcaError(
-                f"{where}: HDFS takes no changes now: {message} Wait until the NameNode has left safe mode."
+                f"{where}: HDFS takes no changes now: {message} Wait until the NameNode has left safe mode.",
+                code="hdfs-safe-mode",
             )
         if not kind:
             raise _NotActive(f"it answers HTTP {answer.status_code} {answer.reason}, and not as WebHDFS does")

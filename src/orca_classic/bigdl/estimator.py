@@ -61,7 +61,7 @@ class BigdlEstimator(BigdlValidations, TorchEstimator):
             model=module,
             loss=criterion,
             optimizer=method,
-            metrics=metrics_for(metrics),
+            metrics=cls._methods(metrics),
             model_dir=model_dir,
             backend=backend or "bigdl",
             **extra | options,
@@ -128,7 +128,7 @@ class BigdlEstimator(BigdlValidations, TorchEstimator):
             validation_data=None if validation is None else self._rows(validation, *columns)[0],
             checkpoint_trigger=checkpoint_trigger,
             end_trigger=end,
-            validation_methods=metrics_for(val_methods if validation_methods is None else validation_methods),
+            validation_methods=self._methods(val_methods if validation_methods is None else validation_methods),
             validation_trigger=trigger,
             **options,
             **more,
@@ -146,7 +146,7 @@ class BigdlEstimator(BigdlValidations, TorchEstimator):
             The value of each metric under its name, and num_samples and val_loss.
         """
         rows, columns = self._rows(data, feature_cols, label_cols)
-        validation_methods = metrics_for(validation_methods)
+        validation_methods = self._methods(validation_methods)
         metrics = self.metrics if validation_methods is None else metrics_of(validation_methods)
         statistics = super().evaluate(
             rows, batch_size=batch_size, validation_methods=validation_methods, **columns, **more
@@ -243,6 +243,11 @@ class BigdlEstimator(BigdlValidations, TorchEstimator):
             if step is not None
         }
         return rows, {"feature_cols": features, "label_cols": labels}
+
+    @staticmethod
+    def _methods(methods: Any) -> Any:
+        """Return validation methods as metrics."""
+        return metrics_for(methods)
 
     @property
     def _wraps_torch(self) -> bool:

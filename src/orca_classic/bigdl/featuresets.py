@@ -21,7 +21,7 @@ import numpy as np
 from orca.errors import ArgumentError, DataError, NotSupported
 from orca.storage.files import filesystem
 from orca_classic.bigdl.feature.files import (
-    Reading,
+    FileReader,
     classes_of,
     content_of,
     files_at,
@@ -191,7 +191,7 @@ class ImageSet(RowSet):
         paths = files_at(path, IMAGES)
         labels = classes_of(path, paths, int(one_based_label)) if with_label else {}
         row = partial(_image, height=resize_height, width=resize_width, codec=image_codec)
-        return cls.of(Reading(row, labels).all(paths, sc, min_partitions), labels or None)
+        return cls.of(FileReader(row, labels).all(paths, sc, min_partitions), labels or None)
 
     @staticmethod
     def from_rdds(image_rdd: Any, label_rdd: Any = None) -> DistributedImageSet:
@@ -215,7 +215,7 @@ class ImageSet(RowSet):
         """
         from pyspark.sql import SparkSession
 
-        rows = Reading(_file_row).all(files_at(path, IMAGES), sc, partition_num)
+        rows = FileReader(_file_row).all(files_at(path, IMAGES), sc, partition_num)
         SparkSession(sc).createDataFrame(rows, "uri string, image binary").write.parquet(output)
 
     @classmethod
@@ -414,7 +414,7 @@ class TextSet(RowSet):
     def read(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
         """Return the text files of a folder whose folders are the classes, which count from 0."""
         paths = files_at(path)
-        return cls.of(Reading(_whole_text, classes_of(path, paths, 0)).all(paths, sc, min_partitions))
+        return cls.of(FileReader(_whole_text, classes_of(path, paths, 0)).all(paths, sc, min_partitions))
 
     @classmethod
     def read_csv(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from orca.core import metrics
@@ -12,40 +13,57 @@ from orca.errors import DataError
 Tensor = Any
 
 
-class Top1Accuracy(MeanMetric):
+class _ClassMetric(MeanMetric):
+    """A metric that reads class numbers.
+
+    Args:
+        first_class: The number of the first class: 1, as BigDL counts; 0 for labels of TensorFlow.
+    """
+
+    def __init__(self, *, first_class: int = 1) -> None:
+        self.first_class = first_class
+
+
+class Top1Accuracy(_ClassMetric):
     """How often the largest class is the right one; labels count from 1. A single output is 1 from 0.5 on, else 0."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.ndim == 1 or output.shape[1] == 1:
             return (output.reshape(-1) >= 0.5) == target.reshape(-1)
         scores, labels = classes_last(self.name, output, target)
-        return largest(scores) + 1 == labels
+        return largest(scores) + self.first_class == labels
 
 
 class Top5Accuracy(metrics.Top5Accuracy):
     """How often the right class is among the five largest; labels count from 1."""
 
-    def __init__(self) -> None:
-        super().__init__(zero_based_label=False)
+    def __init__(self, *, first_class: int = 1) -> None:
+        super().__init__(zero_based_label=not first_class)
 
 
-class TreeNNAccuracy(MeanMetric):
+class TreeNNAccuracy(_ClassMetric):
     """How often the class of a tree's first node is the right one; labels count from 1."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         scores = output[:, 0] if output.ndim == 3 else output
         labels = target.reshape(len(target), -1)[:, 0]
-        return (scores[:, 0] >= 0.5) == labels if scores.shape[1] == 1 else largest(scores) + 1 == labels
+        return (scores[:, 0] >= 0.5) == labels if scores.shape[1] == 1 else largest(scores) + self.first_class == labels
 
 
-class MAE(MeanMetric):
+class MAE(_ClassMetric):
     """The mean absolute error; of class scores that of the largest class, which counts from 1."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.numel() == target.numel():
             return (output - target.reshape(output.shape)).abs()
         scores, labels = classes_last(self.name, output, target)
-        return (largest(scores) + 1 - labels).abs().double()
+        return (largest(scores) + self.first_class - labels).abs().double()
+
+
+def with_classes_from_zero(metrics: Sequence[Metric]) -> list[Metric]:
+    """Return metrics for labels of TensorFlow, which count from 0: as the older systems count for its models."""
+    kinds = (_ClassMetric, Top5Accuracy)
+    return [type(each)(first_class=0).named(each.name) if isinstance(each, kinds) else each for each in metrics]
 
 
 class Loss(Metric):

@@ -232,7 +232,7 @@ class MxnetLearner(ArrayLearner):
         for step, batch in enumerate(self._completed(batches), first_step + 1):
             yield batch
             if every and step % every == 0 and self.world.rank == 0:
-                logger.info("epoch %d, step %d: loss %.6g", epoch, step, heartbeat.loss)
+                print(f"epoch {epoch}, step {step}: loss {heartbeat.loss:.6g}", flush=True)  # as log_interval asks
 
     def _completed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield batches; the first one, or its template row, tells the shapes of all weights."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ import tensorflow as tf
 
 from orca.core.columns import concatenate
 from orca.core.feed import spool_parts
-from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
+from orca.core.plan import even_split
+from orca.core.source import DEFAULT_BATCH, Batch, DataSpec, Extent, Items, Shards
 from orca.errors import ArgumentError, DataError
-from orca.rows.tree import flatten, map_tree, unflatten
+from orca.rows.tree import cut_rows, flatten, map_tree, unflatten
+from orca_classic.tf1.graph.nodes import constant
 
 _BLOCK = 512  # rows that are read at a time
 
@@ -30,17 +33,19 @@ class PackedDataset:
     Attributes:
         graph: The pipeline.
         element: The structure of an element, as tf.data tells it.
+        is_endless: Whether it repeats itself without end.
     """
 
     graph: bytes = field(repr=False)
     element: Any
+    is_endless: bool = False
 
     @classmethod
     def of(cls, dataset: Any) -> PackedDataset:
         """Write a pipeline down.
 
         Raises:
-            ArgumentError: It calls functions of Python, or has no end.
+            ArgumentError: It calls functions of Python.
         """
         tensor = _in_its_mode(dataset, lambda: dataset._as_serialized_graph())
         graph = tf.compat.v1.GraphDef.FromString(tensor)
@@ -51,9 +56,7 @@ class PackedDataset:
                 f"the tf.data.Dataset calls a function of Python ({python[0]!r}: py_function, or from_generator), "
                 "which cannot be sent to the workers. Use operations of TensorFlow in map, or pass arrays."
             )
-        if _in_its_mode(dataset, lambda: tf.data.experimental.cardinality(dataset)) == tf.data.INFINITE_CARDINALITY:
-            raise DataError("the data has no end (it repeats itself). Leave out repeat(): epochs= says how often.")
-        return cls(tensor, dataset.element_spec)
+        return cls(_with_fixed_order(graph).SerializeToString(), dataset.element_spec, is_endless(dataset))
 
     def rows(self, number: int, of: int, size: int = _BLOCK) -> Iterator[Any]:
         """Yield every n-th element from a number on, in blocks, as a tree of arrays."""
@@ -95,19 +98,68 @@ class TfRowsSource:
         return Extent()
 
     def shards(self, ranks: int, valid: TfRowsSource | None = None) -> Shards:
-        """Let each rank read its part of the pipeline."""
+        """Let each rank read its part of the pipeline; one without end is not kept, but read step by step.
+
+        Raises:
+            DataError: The validation data has no end.
+        """
+        if valid is not None and valid.dataset.is_endless:
+            raise DataError("the validation data has no end (it repeats itself). Leave out repeat().")
+        if self.dataset.is_endless:
+            parts = {} if valid is None else {"valid": valid.dataset}
+            pieces = [DatasetPiece(name, dataset, n, ranks) for name, dataset in parts.items() for n in range(ranks)]
+            return Shards(partial(_stream_beside, self.dataset, self.batch_size, tuple(parts)), lambda: list(pieces))
         parts = {"train": self.dataset} | ({"valid": valid.dataset} if valid else {})
         pieces = [DatasetPiece(name, dataset, n, ranks) for name, dataset in parts.items() for n in range(ranks)]
         return Shards(partial(spool_parts, parts=tuple(parts)), lambda: list(pieces))
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the dataset."""
+        if self.dataset.is_endless:
+            raise DataError("the data has no end (it repeats itself). Leave out repeat() to predict its rows.")
         parts = engine.map(AnsweredPiece(task, self.dataset, engine.workers), list(range(engine.workers)))
         parts = [part for part in parts if part is not None]
         if not parts:
             raise DataError("there are no rows to predict: the dataset is empty.")
         heads = zip(*(flatten(part)[0] for part in parts), strict=True)
         return unflatten(flatten(parts[0])[1], [_interleaved(head) for head in heads])
+
+
+class EndlessRows:
+    """A pipeline without end as a stream: every rank reads all of it, and takes its rows of each step.
+
+    Args:
+        dataset: The pipeline.
+        batch_size: Rows of a step over all ranks.
+    """
+
+    steps: int | None = None
+    endless = True
+
+    def __init__(self, dataset: PackedDataset, batch_size: int) -> None:
+        self.dataset, self.batch_size = dataset, batch_size
+
+    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+        """Yield this rank's part of every step."""
+        for element in self.dataset.rows(0, 1, self.batch_size):
+            rows = len(flatten(element)[0][0])
+            start, stop = even_split(rows, ranks)[rank]
+            cut = slice(start, stop) if start < stop else slice(0, 1)
+            x, y = parts_of_rows(cut_rows(element, cut))
+            yield Batch(x, y, stop - start, rows)
+
+    def skip(self, passes: int) -> None:
+        """Do nothing: there is one pass alone."""
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+def _stream_beside(
+    dataset: PackedDataset, batch_size: int, parts: tuple[str, ...], items: Items, folder: Path
+) -> dict[str, Any]:
+    """Return a pipeline without end as the rows to train on, and the spooled rows of other parts."""
+    return {"train": EndlessRows(dataset, batch_size), **spool_parts(items, folder, parts)}
 
 
 @dataclass(frozen=True)
@@ -150,10 +202,48 @@ def parts_of_rows(element: Any) -> tuple[Any, Any]:
     return element if type(element) is tuple and len(element) == 2 else (element, None)
 
 
+def mode_of(dataset: Any) -> Any:
+    """Return the context in which to extend a tf.data.Dataset: eager mode, or the graph that it is part of."""
+    variant = dataset._variant_tensor
+    return tf.__internal__.eager_context.eager_mode() if _is_eager(variant) else variant.graph.as_default()
+
+
+def _is_eager(tensor: Any) -> bool:
+    return hasattr(tensor, "numpy")
+
+
+def is_endless(dataset: Any) -> bool:
+    """Return whether a tf.data.Dataset, or one that it takes all elements of, repeats itself without end."""
+    stack = [dataset]
+    while stack:
+        part = stack.pop()
+        part = vars(part).get("_dataset", part)  # one of TensorFlow 1 holds one of TensorFlow 2
+        size = _in_its_mode(part, partial(tf.data.experimental.cardinality, part))
+        if int(size) == tf.data.INFINITE_CARDINALITY:
+            return True
+        stack += [] if "Take" in type(part).__name__ else part._inputs()
+    return False
+
+
+def _with_fixed_order(graph: Any) -> Any:
+    """Return a pipeline that shuffles by the same seeds wherever it runs: ranks read one order, and deal it out."""
+    nodes = {node.name: node for node in graph.node}
+    generator = np.random.default_rng()
+    for node in list(graph.node):
+        if not node.op.startswith("Shuffle"):
+            continue
+        seeds = [nodes[name] for name in node.input[2:4]]
+        if all(seed.op == "Const" and not tf.make_ndarray(seed.attr["value"].tensor).any() for seed in seeds):
+            seed = constant(f"{node.name}/seed", np.array(generator.integers(1, 2**62)))
+            graph.node.append(seed)
+            node.input[2] = seed.name
+    return graph
+
+
 def _in_its_mode(dataset: Any, make: Callable[[], Any]) -> Any:
     """Return the value of a tensor made from a dataset: eagerly, or in a session of the graph it is part of."""
     variant = dataset._variant_tensor
-    if hasattr(variant, "numpy"):
+    if _is_eager(variant):
         with tf.__internal__.eager_context.eager_mode():  # also where a graph is being built
             return map_tree(lambda tensor: tensor.numpy(), make())
     with variant.graph.as_default():

@@ -53,6 +53,8 @@ _SPARK_SETTINGS = {
     "spark.speculation": "false",
     "spark.serializer": "org.apache.spark.serializer.JavaSerializer",
 }
+# Those that sessions get which are started here; how long Spark waits for executors is left to Orca.
+_SESSION_SETTINGS = {name: value for name, value in _SPARK_SETTINGS.items() if "scheduler" not in name}
 OPTIMIZERS = ("optimizerV1", "optimizerV2")
 _versions = {"optimizer": "optimizerV1"}
 
@@ -101,7 +103,8 @@ def _start(name: str, mode: str, arguments: dict[str, Any], words: str) -> Any:
         except TypeError as error:
             raise ArgumentError(f"{name}: {error}. Its arguments are {', '.join(arguments)}.") from error
         binding.apply_defaults()
-        return init_orca_context(mode, **{_NEW_NAMES.get(key, key): value for key, value in binding.arguments.items()})
+        options = {_NEW_NAMES.get(key, key): value for key, value in binding.arguments.items()}
+        return init_orca_context(mode, **options | {"conf": _SESSION_SETTINGS | _settings(options.get("conf"))})
 
     start.__name__ = start.__qualname__ = name
     start.__doc__ = f"{words}; returns the SparkContext. For the arguments see init_orca_context."
@@ -166,7 +169,7 @@ def init_nncontext(
             kwargs[new] = kwargs.pop(old)
     return init_orca_context(
         mode,
-        conf=_settings(conf),
+        conf=_SESSION_SETTINGS | _settings(conf),
         spark_log_level=spark_log_level,
         redirect_spark_log=redirect_spark_log,
         **{name: value for name, value in kwargs.items() if value is not None},

@@ -363,3 +363,19 @@ def test_several_columns_are_one_vector_that_a_preprocessing_may_cut(spark: Any)
     scores = cut.evaluate(frame, feature_cols=columns, label_cols=["y", "z"])
     truth = np.stack([Y, 2 * Y], axis=1)
     assert scores["val_loss"] == pytest.approx(((found - truth) ** 2).mean(), rel=1e-4)
+
+
+def test_metrics_have_the_names_of_bigdl_in_older_programs(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from bigdl.orca.learn.bigdl import Estimator as OlderEstimator
+    from bigdl.orca.learn.metrics import MAE, Accuracy
+
+    est = OlderEstimator.from_bigdl(
+        model=network(), loss=C.ClassNLLCriterion(), metrics=[Accuracy(zero_based_label=False)], backend="local"
+    )
+    est.set_tensorboard(str(tmp_path), "run")
+    est.fit((X, Y), 2, batch_size=20, validation_data=(X, Y))
+    accuracy = est.evaluate((X, Y))["Top1Accuracy"]
+    for name in ("Top1Accuracy", "Accuracy"):
+        assert est.get_validation_summary(name)[-1][1] == pytest.approx(accuracy)
+    assert set(est.evaluate((X, Y), validation_methods=[MAE()])) >= {"MAE", "num_samples"}

@@ -35,6 +35,7 @@ from orca_classic.nnframes import (  # noqa: E402
 )
 from orca_classic.nnframes.dlframes import DLClassifier, DLEstimator  # noqa: E402
 from orca_classic.nnframes.wrappers import TorchLoss, TorchModel, TorchOptim  # noqa: E402
+from programs import run_program  # noqa: E402
 
 X = np.random.default_rng(5).normal(size=(9, 4)).astype(np.float32)
 
@@ -112,7 +113,7 @@ def test_saved_stage_keeps_params_preprocessing_and_threshold(spark: Any, tmp_pa
     assert all(torch.equal(a, b) for a, b in zip(other.model.parameters(), net.parameters(), strict=True))
 
 
-def test_class_of_the_program_itself_is_refused_and_may_be_given(spark: Any, tmp_path: Path) -> None:
+def test_class_that_is_found_nowhere_is_refused_and_may_be_given(spark: Any, tmp_path: Path) -> None:
     stage = NNModel(Local())
     with pytest.raises(ArgumentError, match="needs Local, which is defined in the program itself or in a function"):
         stage.save(str(tmp_path / "refused"))
@@ -288,3 +289,27 @@ def test_a_stage_of_an_older_release_is_told(tmp_path: Path, monkeypatch: pytest
     save_state(State(payload=payload), str(tmp_path / "module"), "torch")
     with pytest.raises(ArgumentError, match="without the settings of a stage: it was saved by an older release"):
         NNModel.read().session(object()).load(str(tmp_path))
+
+
+def test_class_of_the_program_itself_is_found_where_it_is_defined(tmp_path: Path) -> None:
+    program = """
+        import sys, torch
+        from zoo.pipeline.api.torch import TorchModel
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(2, 1)
+
+            def forward(self, x):
+                return self.layer(x)
+
+        if sys.argv[2] == "save":
+            TorchModel.from_pytorch(Net()).saveModel(sys.argv[1])
+        print(TorchModel.loadModel(sys.argv[1]).to_pytorch().layer.weight.tolist())
+    """
+    path = str(tmp_path / "model")
+    saved, loaded = (run_program(program, args=[path, act]).stdout for act in ("save", "load"))
+    assert saved == loaded != ""
+    with pytest.raises(ArgumentError, match="needs __main__.Net, which cannot be imported here.*load.path, model=..."):
+        TorchModel.loadModel(path)

@@ -21,14 +21,17 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "rows.csv")
 
 
-def test_columns_without_a_header_are_named_by_texts(spark: Any, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_without_a_header_are_named_by_texts(spark: Any, file: str) -> None:
     assert read_csv(file, header=None).collect()[0].columns.tolist() == ["0", "1", "2"]
     assert read_csv(file, header=None, usecols=[0, 2], index_col=0).collect()[0].columns.tolist() == ["2"]
     assert read_csv(file, header=None, names=["x", "y", "z"]).collect()[0].columns.tolist() == ["x", "y", "z"]
     assert read_csv(file, header=None, usecols=[2], squeeze=True).collect()[0].name == "2"
     assert ours.read_csv(file, header=None).collect()[0].columns.tolist() == [0, 1, 2]
-    monkeypatch.setattr(OrcaContext, "pandas_read_backend", "pandas")
-    assert read_csv(file, header=None).collect()[0].columns.tolist() == [0, 1, 2]
+    OrcaContext.pandas_read_backend = "pandas"
+    try:
+        assert read_csv(file, header=None).collect()[0].columns.tolist() == [0, 1, 2]
+    finally:
+        OrcaContext.pandas_read_backend = "spark"
 
 
 def test_function_sees_a_shared_value_by_its_value(spark: Any, file: str) -> None:

@@ -356,6 +356,9 @@ def test_json_objects_become_rows(spark: Any, backend: str, tmp_path: Path) -> N
     array = str(written(tmp_path, b_json='[{"id": 1, "n": [1, 2]},\n {"id": 2, "n": [3]}]') / "b.json")
     frame = whole(read_json(array, lines=False))
     assert frame.id.tolist() == [1, 2] and list(frame.n[0]) == [1, 2]
+    pd.testing.assert_frame_equal(whole(read_json(array)), frame)
+    line = str(written(tmp_path, c_json='[{"id": 1}, {"id": 2}]\n') / "c.json")
+    assert whole(read_json(line)).to_dict("list") == {"id": [1, 2]}
 
 
 def test_json_lines_in_ranges_are_those_of_pandas(spark: Any, small_tasks: None, tmp_path: Path) -> None:
@@ -418,6 +421,20 @@ def test_parquet_files_of_several_schemas_are_read_as_one(spark: Any, tmp_path: 
     pd.DataFrame({"n": ["text"]}).to_parquet(tmp_path / "c.parquet")
     with pytest.raises(DataError, match="no type fits a column in all files: .*n.*c.parquet differs from .*a.parquet"):
         read_parquet(str(tmp_path))
+
+
+def test_parquet_folders_of_several_schemas_below_a_glob_keep_their_partitions(spark: Any, tmp_path: Path) -> None:
+    for folder, values in (("p1/k=x", [1]), ("p2/k=y", [2.5]), ("p2/k=x", [3])):
+        (tmp_path / folder).mkdir(parents=True)
+        pd.DataFrame({"n": values}).to_parquet(tmp_path / folder / "a.parquet")
+    frame = whole(read_parquet(str(tmp_path / "p*"))).sort_values("n", ignore_index=True)
+    assert frame.to_dict("list") == {"n": [1.0, 2.5, 3.0], "k": ["x", "y", "x"]}
+
+
+def test_categories_of_parquet_files_are_texts_beside_those_of_others(spark: Any, tmp_path: Path) -> None:
+    pd.DataFrame({"a": ["x"]}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"a": pd.Categorical(["y"])}).to_parquet(tmp_path / "b.parquet")
+    assert sorted(whole(read_parquet(str(tmp_path))).a) == ["x", "y"]
 
 
 def test_a_frame_of_no_partition_is_one_shard_without_rows(spark: Any) -> None:

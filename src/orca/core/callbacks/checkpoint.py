@@ -72,9 +72,14 @@ class ModelCheckpoint(Callback):
         if interval != -1:
             positive("interval", interval, ", or -1")
         if monitor is not None and not save_best_only:
-            raise ArgumentError(f"monitor={monitor!r} has a meaning with save_best_only=True alone. Pass both.")
+            raise ArgumentError(
+                f"monitor={monitor!r} has a meaning with save_best_only=True alone. Pass both.",
+                code="monitor-without-best-only",
+            )
         if save_best_only and not by_epoch:
-            raise ArgumentError("save_best_only looks at epochs. Leave out by_epoch=False.")
+            raise ArgumentError(
+                "save_best_only looks at epochs. Leave out by_epoch=False.", code="best-only-needs-epochs"
+            )
         self.filepath, self.save_weights_only = absolute("filepath", filepath or "./"), save_weights_only
         self.by_epoch, self.interval, self.save_best_only = by_epoch, interval, save_best_only
         self.monitor, self.mode = monitor or "val_loss", mode
@@ -148,7 +153,8 @@ class ModelCheckpoint(Callback):
         if not there:
             raise ArgumentError(
                 f"there is no checkpoint (*{SUFFIX}) in the folder {folder}. Pass the folder that ModelCheckpoint "
-                "wrote to."
+                "wrote to.",
+                code="missing-checkpoint",
             )
         newest = LAST if LAST in there else max(there, key=_age)
         return f"{folder.rstrip('/')}/{newest}"
@@ -180,7 +186,8 @@ class ModelCheckpoint(Callback):
             word, form = field.groups()
             if word not in values:
                 raise ArgumentError(
-                    f"the name {self.name!r} has {{{word}}} in it, but there is only {', '.join(sorted(values))}."
+                    f"the name {self.name!r} has {{{word}}} in it, but there is only {', '.join(sorted(values))}.",
+                    code="unknown-field-in-name",
                 )
             return f"{word}={format(values[word], form or '')}"
 

@@ -47,7 +47,8 @@ class Hooks:
             if isinstance(callback, type) or not any(callable(getattr(callback, name, None)) for name in _NAMES):
                 raise ArgumentError(
                     f"callbacks must be instances of Callback; got {callback!r}. "
-                    "Import it from orca.callbacks, or give your class one of its hooks."
+                    "Import it from orca.callbacks, or give your class one of its hooks.",
+                    code="not-a-callback",
                 )
         self._check_owners([type(each).__name__ for each in callbacks if getattr(each, "owns_step", False)])
         self.callbacks = tuple(callbacks)
@@ -168,7 +169,8 @@ class Hooks:
         if owners:
             raise ArgumentError(
                 f"a MainCallback owns a part of each step, which models of torch alone have; got {', '.join(owners)}. "
-                "Leave it out."
+                "Leave it out.",
+                code="main-callback-needs-torch",
             )
 
     def _named(self) -> Iterator[tuple[str, Any]]:

@@ -58,7 +58,8 @@ def missing_number(whose: str, monitor: str, words: str, names: Iterable[str]) -
     remedy = "Pass validation_data to fit, or another monitor." if unvalidated else "Pass one of them as monitor."
     return ArgumentError(
         f"{whose} watches {monitor!r}, but {words} {', '.join(there)}."
-        f"{'' if unvalidated else near(monitor, there)} {remedy}"
+        f"{'' if unvalidated else near(monitor, there)} {remedy}",
+        code="unknown-monitor",
     )
 
 
@@ -82,9 +83,13 @@ class Watch:
 
     def __init__(self, whose: str, monitor: str, mode: str, min_delta: float = 0.0) -> None:
         if mode not in MODES:
-            raise ArgumentError(f"mode of {whose} must be 'auto', 'min' or 'max'; got {mode!r}.")
+            raise ArgumentError(
+                f"mode of {whose} must be 'auto', 'min' or 'max'; got {mode!r}.", code="bad-monitor-mode"
+            )
         if isinstance(min_delta, bool) or not isinstance(min_delta, int | float) or not 0 <= min_delta < math.inf:
-            raise ArgumentError(f"min_delta of {whose} must be a number, 0 or more; got {min_delta!r}.")
+            raise ArgumentError(
+                f"min_delta of {whose} must be a number, 0 or more; got {min_delta!r}.", code="bad-min-delta"
+            )
         self.whose, self.monitor, self.min_delta = whose, monitor, float(min_delta)
         high = any(word in monitor.lower() for word in _BETTER_WHEN_HIGH)
         self.sign = -1.0 if mode == "max" or (mode == "auto" and high) else 1.0

@@ -20,7 +20,7 @@ class LearningRateMonitor(Callback):
 
     def __init__(self, log: str | None = None) -> None:
         if log not in (None, "epoch", "step"):
-            raise ArgumentError(f"log must be 'epoch' or 'step'; got {log!r}.")
+            raise ArgumentError(f"log must be 'epoch' or 'step'; got {log!r}.", code="bad-log-interval")
         self.log = log
         self._epoch, self._rates = 0, list[list[float]]()
 
@@ -33,7 +33,8 @@ class LearningRateMonitor(Callback):
         if runner.training and not runner.learning_rates:
             raise ArgumentError(
                 f"{type(runner.given_models[0]).__name__} tells no learning rate. Give it a method learning_rates() "
-                "that returns a list, or leave LearningRateMonitor out."
+                "that returns a list, or leave LearningRateMonitor out.",
+                code="no-learning-rates",
             )
 
     def before_train_epoch(self, runner: Any) -> None:

@@ -63,12 +63,15 @@ class Format:
         legal = set(inspect.signature(self._reader).parameters)
         strange = sorted(set(self.options) - legal)
         if strange:
-            raise ArgumentError(f"{self.function}() got an unexpected keyword argument {strange[0]!r}.")
+            raise ArgumentError(
+                f"{self.function}() got an unexpected keyword argument {strange[0]!r}.", code="unknown-option"
+            )
         streaming = [name for name in _NO_RANGES if self.options.get(name)]
         if streaming:
             raise ArgumentError(
                 f"{self.function} returns whole shards and cannot take {streaming[0]}. Leave it out; "
-                "OrcaContext._shard_size sets the rows of a shard."
+                "OrcaContext._shard_size sets the rows of a shard.",
+                code="shards-are-whole",
             )
 
     @cached_property
@@ -130,7 +133,7 @@ class Format:
             if span.length is None:
                 return self.parsed(file, types, **{"compression": infer_compression(place), **self.options})
             if file.seek(0, 2) != span.file.size:
-                raise DataError(f"{span.file.path} has changed while it was read. Read it again.")
+                raise DataError(f"{span.file.path} has changed while it was read. Read it again.", code="file-changed")
             if not span.start:
                 return self._range(read_block(file, 0, span.length, b"\n"), types)
             file.seek(0)
@@ -224,7 +227,7 @@ class Format:
         except NoFirstRow:
             return
         except (ValueError, TypeError, LookupError) as error:
-            raise DataError(self.explained(file, error)) from None
+            raise DataError(self.explained(file, error), code="file-not-readable") from None
 
     def _head(self, file: BinaryIO) -> tuple[bytes, bytes]:
         """Return the bytes before the first row of a file, and this row; no row if there is none.

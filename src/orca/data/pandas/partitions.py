@@ -39,7 +39,8 @@ def partition_frame(files: Sequence[DataFile], dtype: Any = None) -> pd.DataFram
         if others != names[0]:
             raise DataError(
                 f"{files[0].path} has the partition columns {names[0]}, {file.path} has {others}. Folders written by "
-                "partitionBy have the same ones for all files: read these folders apart."
+                "partitionBy have the same ones for all files: read these folders apart.",
+                code="partition-columns-differ",
             )
     columns = {name: [unquote(dict(file.partition)[name]) for file in files] for name in names[0]}
     types = dtype if isinstance(dtype, Mapping) else {}
@@ -55,7 +56,10 @@ def _cast(name: str, texts: list[str], dtype: Any) -> pd.Series[Any]:
     try:
         return pd.Series([None if text == _NULL else text for text in texts]).astype(dtype)
     except (TypeError, ValueError) as error:
-        raise DataError(f"the values of the partition column {name!r} do not fit dtype {dtype!r}: {error}.") from error
+        raise DataError(
+            f"the values of the partition column {name!r} do not fit dtype {dtype!r}: {error}.",
+            code="partition-column-type",
+        ) from error
 
 
 def _typed(texts: list[str]) -> pd.Series[Any]:

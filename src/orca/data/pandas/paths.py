@@ -47,9 +47,11 @@ def path_list(file_path: Any) -> list[str]:
     elif isinstance(file_path, Iterable):
         paths = [path for part in file_path for path in path_list(part)]
     else:
-        raise ArgumentError(f"file_path must be a path or a list of paths; got {type(file_path).__name__}.")
+        raise ArgumentError(
+            f"file_path must be a path or a list of paths; got {type(file_path).__name__}.", code="bad-path"
+        )
     if not paths or not all(paths):
-        raise ArgumentError(f"file_path must be a path or a list of paths; got {file_path!r}.")
+        raise ArgumentError(f"file_path must be a path or a list of paths; got {file_path!r}.", code="bad-path")
     return paths
 
 
@@ -82,12 +84,17 @@ def _files(path: str) -> list[DataFile]:
     else:
         entries = fs.glob(place, detail=True) if re.search(r"[*?\[]", place) else {}
         if not entries:
-            raise DataError(f"No such file or directory: {path!r}. Check the path; workers must reach it too.")
+            raise DataError(
+                f"No such file or directory: {path!r}. Check the path; workers must reach it too.",
+                code="missing-data-file",
+            )
         files = []
         for name, entry in sorted(entries.items()):
             files += _files_in(fs, name, ()) if entry["type"] == "directory" else _visible(fs, entry, ())
     if not files:
-        raise DataError(f"the folder holds no file: {path!r}. Check the path; workers must reach it too.")
+        raise DataError(
+            f"the folder holds no file: {path!r}. Check the path; workers must reach it too.", code="empty-folder"
+        )
     return files
 
 

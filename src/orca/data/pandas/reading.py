@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from orca.data.pandas.spark_files import loaded, parquet_frame
 from orca.data.pandas.tables import Finish, read_tables
 from orca.data.spark_frames import frame_shards
 from orca.errors import DataError
+from orca.storage.files import filesystem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +58,7 @@ def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
         chosen = [usecols] if isinstance(usecols, str) else list(usecols)
         kwargs["usecols"] = [one for one in chosen if one not in partitions]
         if not kwargs["usecols"]:
-            raise DataError(f"usecols chooses none of the columns in the files; got {usecols!r}.")
+            raise DataError(f"usecols chooses none of the columns in the files; got {usecols!r}.", code="no-columns")
         partitions = partitions[[name for name in partitions if name in chosen]]
     elif usecols is not None:
         partitions = partitions[[name for name in partitions if usecols(name)]]
@@ -71,8 +73,9 @@ def read_json(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
     Args:
         file_path: As in read_csv.
         kwargs: Keywords of pandas.read_json, and `names`, `usecols`, `index_col` and `squeeze`, which mean what they do
-            in read_csv. `lines` is True unless given: each line is an object. With lines=False, or with an `orient`,
-            each file is read whole by one task. If ``OrcaContext.pandas_read_backend`` is "pandas", `lines` is False
+            in read_csv. `lines` is True unless given: each line is an object. For files that begin as one array of
+            objects it is False. With lines=False, or with an `orient`, each file is read whole by
+            one task. If ``OrcaContext.pandas_read_backend`` is "pandas", `lines` is False
             unless given, as in pandas.
 
     Returns:
@@ -89,7 +92,8 @@ def read_json(file_path: Any, **kwargs: Any) -> SparkXShards | RayXShards:
     own = {name: kwargs.pop(name, None) for name in ("names", "usecols", "index_col")}
     squeeze = bool(kwargs.pop("squeeze", False))
     is_plain = kwargs.get("orient") is None and kwargs.get("typ", "frame") == "frame"
-    kwargs.setdefault("lines", is_plain and OrcaContext.pandas_read_backend == "spark")
+    if "lines" not in kwargs:
+        kwargs["lines"] = is_plain and OrcaContext.pandas_read_backend == "spark" and not _is_array(files[0])
     form = Format("read_json", kwargs)
     form.probe(files[0])
     finish = Finish(_by_folder(files, partitions), own["names"], own["usecols"], own["index_col"], squeeze)
@@ -122,7 +126,9 @@ def read_parquet(
     names = frame.columns if columns is None else [columns] if isinstance(columns, str) else list(columns)
     missing = [name for name in names if name not in frame.columns]
     if missing:
-        raise DataError(f"there are no columns {missing}; the files have {frame.columns}. Check columns=.")
+        raise DataError(
+            f"there are no columns {missing}; the files have {frame.columns}. Check columns=.", code="missing-column"
+        )
     return frame_shards(frame.select(*(f"`{name}`" for name in names)))
 
 
@@ -130,3 +136,10 @@ def _by_folder(files: Sequence[DataFile], partitions: pd.DataFrame) -> dict[Any,
     """Return the row of partition columns for the files of each folder."""
     folders = {file.partition: number for number, file in enumerate(files)}
     return {folder: partitions.iloc[[number]] for folder, number in folders.items()} if len(partitions.columns) else {}
+
+
+def _is_array(file: DataFile) -> bool:
+    """Return whether a JSON file begins as an array of objects."""
+    fs, place = filesystem(file.path)
+    with fs.open(place, "rb", compression="infer") as content:
+        return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*\{", content.read(1 << 10)) is not None

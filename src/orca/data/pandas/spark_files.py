@@ -31,18 +31,18 @@ def parquet_frame(paths: list[str], options: Mapping[str, Any]) -> DataFrame:
     if len({schema for _, schema in groups}) < 2:
         return loaded("parquet", paths, options)
     common = _common_schema({schema: files[0].path for (_, schema), files in groups.items()})
-    frames = [_cast(path, schema, common, files, options) for (path, schema), files in groups.items()]
+    frames = [_cast(root, schema, common, files, options) for (root, schema), files in groups.items()]
     frame = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     partitions = [name for name in frame.columns if name not in common.names]
     return frame.select(*(f"`{name}`" for name in [*common.names, *partitions]))
 
 
 def _by_schema(paths: list[str]) -> dict[tuple[str, pa.Schema], list[DataFile]]:
-    """Return the files of each path and schema; nothing if they cannot be opened here."""
+    """Return the files of each folder above partitions and each schema; nothing if they cannot be opened here."""
     from orca.cluster.context import OrcaContext
 
     try:
-        files = [(path, file) for path in paths for file in files_at([path])]
+        files = [file for path in paths for file in files_at([path])]
     except (DataError, MissingDependency):  # Spark may know the path
         return {}
     if len(files) < 2:
@@ -51,20 +51,23 @@ def _by_schema(paths: list[str]) -> dict[tuple[str, pa.Schema], list[DataFile]]:
         rdd = OrcaContext.get_spark_context().parallelize(files, min(len(files), 32))
         schemas = rdd.mapPartitions(hdfs.Reaching(_schemas)).collect()
     groups: dict[tuple[str, pa.Schema], list[DataFile]] = {}
-    for (path, file), schema in zip(files, schemas, strict=True):
-        groups.setdefault((path, schema), []).append(file)
+    for file, schema in zip(files, schemas, strict=True):
+        root = file.path.rsplit("/", len(file.partition) + 1)[0]
+        groups.setdefault((root if file.partition else "", schema), []).append(file)
     return groups
 
 
-def _schemas(files: Iterable[tuple[str, DataFile]]) -> Iterable[pa.Schema]:
-    for _, file in files:
+def _schemas(files: Iterable[DataFile]) -> Iterable[pa.Schema]:
+    for file in files:
         fs, place = filesystem(file.path)
         with fs.open(place, "rb") as content:
             try:
                 schema = pq.read_schema(content)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{file.path} is no Parquet file: {error}") from None
-        yield pa.schema([pa.field(one.name, one.type) for one in schema])
+                raise DataError(f"{file.path} is no Parquet file: {error}", code="not-parquet") from None
+        # Categories are texts to Spark.
+        kinds = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in schema]
+        yield pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, kinds, strict=True)])
 
 
 def _common_schema(paths: Mapping[pa.Schema, str]) -> pa.Schema:
@@ -75,19 +78,20 @@ def _common_schema(paths: Mapping[pa.Schema, str]) -> pa.Schema:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise DataError(
                 f"no type fits a column in all files: {error}. {path} differs from {next(iter(paths.values()))}. Read "
-                "these files apart, or name the other columns: schema='id bigint, name string'."
+                "these files apart, or name the other columns: schema='id bigint, name string'.",
+                code="column-types-differ",
             ) from None
     return common
 
 
 def _cast(
-    path: str, schema: pa.Schema, common: pa.Schema, files: list[DataFile], options: Mapping[str, Any]
+    root: str, schema: pa.Schema, common: pa.Schema, files: list[DataFile], options: Mapping[str, Any]
 ) -> DataFrame:
     """Return files of one schema, with the types of the common one."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_type
 
-    base = {"basePath": path} if any(file.partition for file in files) else {}
+    base = {"basePath": root} if root else {}
     frame = loaded("parquet", [file.path for file in files], {**base, **options})
     kinds = {name: common.field(name).type for name in schema.names}
     casts = {
@@ -143,7 +147,8 @@ def _looked_up(session: Any, path: str) -> list[str]:
     except Py4JJavaError as error:
         raise DataError(
             f"Spark cannot open {path}: {error.java_exception.toString()}. Copy the files to a file system of Spark, "
-            "or add its client to spark.jars."
+            "or add its client to spark.jars.",
+            code="path-unknown-to-spark",
         ) from None
     if not matches:
         raise _no_path([path])
@@ -151,8 +156,12 @@ def _looked_up(session: Any, path: str) -> list[str]:
 
 
 def _no_path(paths: list[str]) -> DataError:
-    return DataError(f"Path does not exist: {', '.join(paths)}. Check the path; workers must reach it too.")
+    return DataError(
+        f"Path does not exist: {', '.join(paths)}. Check the path; workers must reach it too.", code="missing-data-file"
+    )
 
 
 def _no_columns(paths: list[str]) -> DataError:
-    return DataError(f"No columns to parse from file: there is no content at {', '.join(paths)}. Check the path.")
+    return DataError(
+        f"No columns to parse from file: there is no content at {', '.join(paths)}. Check the path.", code="empty-file"
+    )

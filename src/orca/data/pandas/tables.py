@@ -67,7 +67,8 @@ class Finish:
             return frame
         if self.names is not None and len(self.names) != len(frame.columns):
             raise DataError(
-                f"names has {len(self.names)} column(s), the files have {len(frame.columns)}. Name every column."
+                f"names has {len(self.names)} column(s), the files have {len(frame.columns)}. Name every column.",
+                code="names-count",
             )
         frame = frame.set_axis(list(self.names), axis=1) if self.names is not None else frame
         if callable(self.usecols):
@@ -76,7 +77,7 @@ class Finish:
             chosen = _labels("usecols", self.usecols, list(frame.columns))
             frame = frame[[label for label in frame.columns if label in chosen]]
         if not len(frame.columns):
-            raise DataError("usecols chooses none of the columns.")
+            raise DataError("usecols chooses none of the columns.", code="no-columns")
         return frame if self.index is None else frame.set_index(_labels("index_col", self.index, list(frame.columns)))
 
     def shard(self, rows: Any) -> Any:
@@ -88,7 +89,7 @@ def _labels(option: str, chosen: Any, labels: list[Any]) -> list[Any]:
     names: list[Any] = [chosen] if isinstance(chosen, str | int) else list(chosen)
     strange = [one for one in names if one not in labels and not (isinstance(one, int) and 0 <= one < len(labels))]
     if strange:
-        raise DataError(f"{option} names {strange}, which are not among the columns {labels}.")
+        raise DataError(f"{option} names {strange}, which are not among the columns {labels}.", code="missing-column")
     return [one if one in labels else labels[one] for one in names]
 
 
@@ -126,7 +127,9 @@ class TableTask:
                 if is_trial:
                     self.report.add([finding])
                 if frame is None and not is_trial:
-                    raise DataError(f"{span.file.path} has changed while it was read. Read it again.")
+                    raise DataError(
+                        f"{span.file.path} has changed while it was read. Read it again.", code="file-changed"
+                    )
                 if frame is not None and (len(frame) or not parts):
                     parts = [part for part in parts if len(part)] + [self.finish.frame(frame, span.file)]
                 rows, is_last = sum(map(len, parts)), number == len(group)
@@ -172,7 +175,7 @@ class TableTask:
             if span.length is not None and not isinstance(error, OSError):
                 logger.debug("%s is read by one task: %s", span.file.path, error)
                 return SpanFinding(span), None
-            raise DataError(self.form.explained(span.file, error)) from None
+            raise DataError(self.form.explained(span.file, error), code="file-not-readable") from None
         return find(span, frame, self.form.function == "read_json"), frame
 
 
@@ -211,7 +214,7 @@ def read_tables(form: Format, finish: Finish, files: Sequence[DataFile]) -> Spar
         uncut |= refusals
         if shards is not None:
             shards.uncache()
-    raise DataError(f"{files[0].path} changes while it is read. Read it when it is complete.")
+    raise DataError(f"{files[0].path} changes while it is read. Read it when it is complete.", code="file-changed")
 
 
 def _is_cuttable(file: DataFile, form: Format, uncut: set[str]) -> bool:

@@ -284,7 +284,8 @@ class Agreement:
             self.error = ArgumentError(
                 "the model's loss is a mean over values that are not the same number for every row, so workers cannot "
                 "weigh it by their rows. Let the loss return a value (or values) for each row, with a mask, or give it "
-                "reduction='sum'."
+                "reduction='sum'.",
+                code="loss-not-a-mean",
             )
             raise self.error
         return [total[:-_EXTRAS], np.float64(loss), *self._entries(sparse, share if rows else 0.0)]

@@ -28,7 +28,8 @@ def named_features(x: Any, columns: Sequence[str], model: Any) -> Any:
     if set(columns) != set(inputs):
         raise DataError(
             f"the model's inputs are named {sorted(inputs)}; got the feature columns {list(columns)}. "
-            "Name the columns after the inputs."
+            "Name the columns after the inputs.",
+            code="input-names-differ",
         )
     return dict(zip(columns, x if isinstance(x, tuple | list) else (x,), strict=True))
 

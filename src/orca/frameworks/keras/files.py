@@ -51,7 +51,8 @@ def save_model(
     form, family = _format_of(path, save_format), family_of(model)
     if form != "tf" and (signatures is not None or options is not None):
         raise ArgumentError(
-            f"signatures and options belong to a SavedModel, but {path} is to be a {form} file. Pass save_format='tf'."
+            f"signatures and options belong to a SavedModel, but {path} is to be a {form} file. Pass save_format='tf'.",
+            code="not-a-saved-model",
         )
 
     def write(draft: str) -> None:
@@ -80,7 +81,9 @@ def load_model(
         elif kind == "h5":
             family = _family_of_h5(place, path)
         else:
-            raise ArgumentError(f"{path} is no Keras model: neither a .keras nor an HDF5 file. Is it complete?")
+            raise ArgumentError(
+                f"{path} is no Keras model: neither a .keras nor an HDF5 file. Is it complete?", code="not-a-keras-file"
+            )
         with _named_for(place, "model.keras" if kind == "keras" else "model.h5") as link:
             return _read_model(family, link, path, custom_objects, compile, safe_mode)
 
@@ -95,12 +98,13 @@ def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str
     """
     family = family_of(model)
     if save_format not in (None, "h5", "tf", "keras"):
-        raise ArgumentError(f"save_format of weights is 'h5' or 'tf'; got {save_format!r}.")
+        raise ArgumentError(f"save_format of weights is 'h5' or 'tf'; got {save_format!r}.", code="bad-save-format")
     as_h5 = path.endswith((*H5_SUFFIXES, ".keras")) if save_format is None else save_format != "tf"
     if family == "keras" and save_format == "tf":
         raise ArgumentError(
             "Keras 3 writes no TensorFlow checkpoints: leave save_format out for a .weights.h5 file, or use "
-            "tf.train.Checkpoint(model=model)."
+            "tf.train.Checkpoint(model=model).",
+            code="bad-save-format",
         )
     with _naming(f"the weights of {model.name!r} cannot be saved to {path}"):
         if as_h5 or family == "keras":
@@ -127,10 +131,16 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
         return
     with _local(path, "saved weights") as file:
         if os.path.isdir(file):
-            raise ArgumentError(f"{path} is a folder, not a file of weights. Use load_model or load_checkpoint for it.")
+            raise ArgumentError(
+                f"{path} is a folder, not a file of weights. Use load_model or load_checkpoint for it.",
+                code="weights-path-is-folder",
+            )
         kind = _kind_of(file)
         if kind == "other":
-            raise ArgumentError(f"{path} holds no weights: neither an HDF5 nor a .keras file. Is it complete?")
+            raise ArgumentError(
+                f"{path} holds no weights: neither an HDF5 nor a .keras file. Is it complete?",
+                code="not-a-weights-file",
+            )
         check_storage(file, path)
         name = "model.keras" if kind == "keras" else ("old.h5" if _is_old_h5(file, path) else "new.weights.h5")
         with _named_for(file, name) as link, _naming(f"the weights in {path} do not fit the model {model.name!r}"):
@@ -146,7 +156,9 @@ def _format_of(path: str, save_format: str | None) -> str:
             return "keras"
         return "h5" if path.endswith(H5_SUFFIXES) else "tf"
     if save_format not in ("keras", "h5", "tf"):
-        raise ArgumentError(f"save_format is 'keras', 'h5' or 'tf' (a SavedModel); got {save_format!r}.")
+        raise ArgumentError(
+            f"save_format is 'keras', 'h5' or 'tf' (a SavedModel); got {save_format!r}.", code="bad-save-format"
+        )
     return save_format
 
 
@@ -209,10 +221,13 @@ def _load_folder(place: str, path: str, custom_objects: Any, compile: bool, safe
     if os.path.exists(os.path.join(place, _SAVED)):
         raise ArgumentError(
             f"{path} is a SavedModel that was exported for serving: it holds no Keras model. Load it with "
-            "keras.layers.TFSMLayer to predict, or save the model again with save()."
+            "keras.layers.TFSMLayer to predict, or save the model again with save().",
+            code="saved-model-for-serving",
         )
     hint = " It is a checkpoint: use load_checkpoint." if os.path.exists(os.path.join(place, _STATE)) else ""
-    raise ArgumentError(f"the folder {path} holds no Keras model: there is no {_SAVED} in it.{hint}")
+    raise ArgumentError(
+        f"the folder {path} holds no Keras model: there is no {_SAVED} in it.{hint}", code="not-a-keras-file"
+    )
 
 
 def _read_model(family: str, place: str, path: str, custom_objects: Any, compile: bool, safe_mode: bool) -> Any:
@@ -235,9 +250,13 @@ def _read_model(family: str, place: str, path: str, custom_objects: Any, compile
         if match:
             raise ArgumentError(
                 f"{path} names {match[1]!r}, a class or function that is not known here. Pass "
-                f"custom_objects={{{match[1]!r}: ...}}, or register it with register_keras_serializable."
+                f"custom_objects={{{match[1]!r}: ...}}, or register it with register_keras_serializable.",
+                code="unknown-class",
             ) from error
-        raise ArgumentError(f"{path} cannot be read as a model of {family}: {type(error).__name__}: {words}") from error
+        raise ArgumentError(
+            f"{path} cannot be read as a model of {family}: {type(error).__name__}: {words}",
+            code="model-file-not-readable",
+        ) from error
 
 
 def _compile_from_h5(model: Any, place: str, custom_objects: Any) -> None:
@@ -271,14 +290,20 @@ def _family_of_archive(place: str, path: str) -> str:
         with zipfile.ZipFile(place) as archive:
             version = str(json.loads(archive.read("metadata.json"))["keras_version"])
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise ArgumentError(f"{path} is no .keras file: {type(error).__name__}: {error}. Is it complete?") from error
+        raise ArgumentError(
+            f"{path} is no .keras file: {type(error).__name__}: {error}. Is it complete?",
+            code="model-file-not-readable",
+        ) from error
     return _family_of_version(version)
 
 
 def _family_of_h5(place: str, path: str) -> str:
     with _opened_h5(place, path) as file:
         if "model_config" not in file.attrs:
-            raise ArgumentError(f"{path} holds weights alone, not a whole model. Build the model and use load_weights.")
+            raise ArgumentError(
+                f"{path} holds weights alone, not a whole model. Build the model and use load_weights.",
+                code="weights-only-file",
+            )
         return _family_of_version(str(file.attrs.get("keras_version", "2")))
 
 
@@ -297,7 +322,9 @@ def _opened_h5(place: str, path: str) -> Iterator[h5py.File]:
         with h5py.File(place, "r") as file:
             yield file
     except OSError as error:
-        raise ArgumentError(f"{path} cannot be read as HDF5: {error}. Is it complete?") from error
+        raise ArgumentError(
+            f"{path} cannot be read as HDF5: {error}. Is it complete?", code="model-file-not-readable"
+        ) from error
 
 
 def _load_checkpoint_of_tensorflow(
@@ -306,10 +333,14 @@ def _load_checkpoint_of_tensorflow(
     if family == "keras":
         raise ArgumentError(
             f"{path} is a TensorFlow checkpoint, which Keras 3 does not read. Use a .weights.h5 file, or "
-            "tf.train.Checkpoint(model=model).restore(path)."
+            "tf.train.Checkpoint(model=model).restore(path).",
+            code="checkpoint-of-tensorflow",
         )
     if not model.built:
-        raise ArgumentError(f"the model {model.name!r} is not built. Call it once on a batch before load_weights.")
+        raise ArgumentError(
+            f"the model {model.name!r} is not built. Call it once on a batch before load_weights.",
+            code="model-not-built",
+        )
     # A checkpoint holds the optimizer too. For slots that are not there yet TensorFlow would read it again later.
     optimizer = optimizer_state(model)
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
@@ -330,7 +361,9 @@ def _load_checkpoint_of_tensorflow(
 def _refuse_to_overwrite(path: str, overwrite: bool) -> None:
     fs, place = files.filesystem(path)
     if not overwrite and fs.exists(place):
-        raise ArgumentError(f"{path} exists already and overwrite is False. Pass another path, or overwrite=True.")
+        raise ArgumentError(
+            f"{path} exists already and overwrite is False. Pass another path, or overwrite=True.", code="file-exists"
+        )
 
 
 def _put(
@@ -353,7 +386,7 @@ def _local(path: str, what: str) -> Iterator[str]:
     """Give a path on this machine with the content of a path."""
     fs, place = files.filesystem(path)
     if not fs.exists(place):
-        raise ArgumentError(f"there is no {what} at {path}. Check the path.")
+        raise ArgumentError(f"there is no {what} at {path}. Check the path.", code="missing-file")
     if files.is_local(fs):
         yield place
         return
@@ -387,4 +420,6 @@ def _naming(what: str) -> Iterator[None]:
     except ArgumentError:
         raise
     except Exception as error:  # of Keras, TensorFlow, HDF5 and file systems
-        raise ArgumentError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise ArgumentError(
+            f"{what}: {type(error).__name__}: {' '.join(str(error).split())}", code="model-file-not-readable"
+        ) from error

@@ -31,9 +31,10 @@ from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.columns import named_features, named_labels
 from orca.frameworks.keras.draws import StepDraws, forget_names, seeded, set_seed
 from orca.frameworks.keras.graphs import Graphs
+from orca.frameworks.keras.logits import advice_on_metrics
 from orca.frameworks.keras.logs import LastLogs, plain_logs
 from orca.frameworks.keras.memory import Memory, continue_logs
-from orca.frameworks.keras.monitors import check_names, check_validated, has_own_logs
+from orca.frameworks.keras.monitors import check_kinds, check_names, check_validated, has_own_logs
 from orca.frameworks.keras.optimizers import (
     OptimizerState,
     optimizer_state,
@@ -109,11 +110,14 @@ class KerasLearner(Learner):
     ) -> KerasLearner:
         """Make a learner of a Keras model, or of a creator of one; check all that can be checked here."""
         if model is None:
-            raise ArgumentError("there is no model. Pass model_creator=, a function (config), or keras_model=.")
+            raise ArgumentError(
+                "there is no model. Pass model_creator=, a function (config), or keras_model=.", code="missing-model"
+            )
         if compile_args is not None and not callable(compile_args):
             raise ArgumentError(
                 "compile_args_creator must be a function (config) that returns a dict; "
-                f"got {type(compile_args).__name__}."
+                f"got {type(compile_args).__name__}.",
+                code="bad-compile-args",
             )
         options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm}
         options["environment"] = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
@@ -122,7 +126,8 @@ class KerasLearner(Learner):
             return cls(None, pack(model), compile_args, own_logs=has_own_logs(model), **options)
         if not callable(model):
             raise ArgumentError(
-                f"the model must be a Keras model or a function (config) that returns one; got {type(model).__name__}."
+                f"the model must be a Keras model or a function (config) that returns one; got {type(model).__name__}.",
+                code="bad-model",
             )
         return cls(model, None, compile_args, **options)
 
@@ -134,16 +139,11 @@ class KerasLearner(Learner):
     def check_trainable(self) -> None:
         """Check that a model instance is compiled; the model of a creator is checked on the ranks."""
         if self.packed_model is not None and self.packed_model.compiling is None and self.compile_args is None:
-            raise ArgumentError(_NOT_COMPILED)
+            raise ArgumentError(_NOT_COMPILED, code="model-not-compiled")
 
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Check that these are callbacks of Keras."""
-        for each in callbacks:
-            if not hasattr(each, "on_epoch_end") or isinstance(each, type):
-                raise ArgumentError(
-                    f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as "
-                    "[EarlyStopping(patience=2)]."
-                )
+        check_kinds(callbacks)
 
     def check_monitors(self, callbacks: Sequence[Any], metrics: Sequence[Metric], validates: bool) -> None:
         """Check that there is a validation if callbacks watch one; other names are checked after the first step."""
@@ -191,7 +191,10 @@ class KerasLearner(Learner):
         watch()  # before there is a metric that remembers its class' own methods
         self.model = self._make()
         if not is_compiled(self.model):
-            raise ArgumentError(_NOT_COMPILED)
+            raise ArgumentError(_NOT_COMPILED, code="model-not-compiled")
+        if world.rank == 0:
+            for line in advice_on_metrics(self.model):
+                logger.warning("%s", line)
         self.start: State | None = state
         self.ready = self.begun = self.open = False
         self.specs: tuple[int, OutputSpec, OutputSpec | None] | None = None  # with the rows they were seen in
@@ -383,7 +386,8 @@ class KerasLearner(Learner):
         model = self.packed_model.unpack() if self.packed_model else call_creator(self.creator, self.config)
         if not is_model(model):
             raise ArgumentError(
-                f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
+                f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model.",
+                code="bad-model",
             )
         _check_backend(model)
         _check_layers(model)
@@ -393,7 +397,8 @@ class KerasLearner(Learner):
             if not isinstance(arguments, dict):
                 raise ArgumentError(
                     "compile_args_creator must return a dict of arguments for model.compile; "
-                    f"got {type(arguments).__name__}."
+                    f"got {type(arguments).__name__}.",
+                    code="bad-compile-args",
                 )
             model.compile(**arguments)
         return model
@@ -479,7 +484,8 @@ class KerasLearner(Learner):
                         "the resumed fit was interrupted in the middle of an epoch, and the model was compiled with "
                         f"other metrics then, so those of this epoch cannot be added up: {name!r} is not the same. "
                         "Compile it with the same metrics, or begin a new fit from its checkpoint with "
-                        "load_orca_checkpoint."
+                        "load_orca_checkpoint.",
+                        code="metrics-differ-from-resumed",
                     )
                 for variable, value in zip(metrics[name], counts[name], strict=True):
                     variable.assign(variable.numpy() + value)
@@ -529,7 +535,10 @@ class KerasLearner(Learner):
         parts = {"x": x, "y": y, "weights": weights}
         tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
         if "y" not in tree and _compares(self.model):
-            raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
+            raise DataError(
+                "there are no labels to compare the outputs with. Pass label_cols, or data with labels.",
+                code="missing-labels",
+            )
         flat, structure = flatten(tree)
         if kind not in self.steps:
             self._build_parts(kind, tree.get("y"))
@@ -696,7 +705,10 @@ class KerasLearner(Learner):
             return batch.weights
         labels = flatten(batch.y)[0]
         if len(labels) > 1:
-            raise ArgumentError("class_weight is for models with one output; got several labels. Use loss_weights.")
+            raise ArgumentError(
+                "class_weight is for models with one output; got several labels. Use loss_weights.",
+                code="bad-class-weight",
+            )
         y = np.asarray(labels[0])
         classes = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y)).astype(np.int64)
         table = np.ones(max(int(classes.max(initial=0)), *self.class_weight) + 1)
@@ -714,7 +726,8 @@ def _check_backend(model: Any) -> None:
     if backend != "tensorflow":
         raise ArgumentError(
             f"Keras runs on {backend!r} here; from_keras needs it on TensorFlow. Set KERAS_BACKEND=tensorflow before "
-            "keras is imported."
+            "keras is imported.",
+            code="keras-not-on-tensorflow",
         )
 
 
@@ -723,7 +736,8 @@ def _check_layers(model: Any) -> None:
         if getattr(layer, "stateful", False) and hasattr(layer, "return_sequences"):
             raise ArgumentError(
                 f"the layer {layer.name!r} is stateful: it continues in a batch where the same row of the batch before "
-                "ended, but workers get another part of each step. Give it stateful=False."
+                "ended, but workers get another part of each step. Give it stateful=False.",
+                code="stateful-layer",
             )
 
 
@@ -768,7 +782,8 @@ def _seat(model: Any, state: State, example: Any) -> None:
         if example is None:
             raise ArgumentError(
                 "the model has no weights before it sees a row: its input shape is not known. Fit, evaluate or predict "
-                "first, or give it an Input (or input_shape)."
+                "first, or give it an Input (or input_shape).",
+                code="model-not-built",
             )
         try:
             model(example)
@@ -804,7 +819,8 @@ def _check_kept(state: State) -> None:
             f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(names)}. "
             "A resumed fit would begin them anew. Keep each optimizer in an attribute of the model, and the variables "
             "it steps among the model's weights; or continue with the weights alone: save_weights, and load_weights in "
-            "a new Estimator."
+            "a new Estimator.",
+            code="optimizer-not-kept",
         )
 
 
@@ -839,7 +855,9 @@ def _tensor(leaf: Any, floatx: str) -> Any:
     if array.dtype.kind == "f":
         array = array.astype(floatx, copy=False)
     if array.dtype.kind in "mM":
-        raise DataError(f"a Keras model cannot take values of type {array.dtype}. Turn dates into numbers first.")
+        raise DataError(
+            f"a Keras model cannot take values of type {array.dtype}. Turn dates into numbers first.", code="bad-dtype"
+        )
     return tf.convert_to_tensor(array)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from orca.core.callbacks.numbers import missing_number
+from orca.errors import ArgumentError
 
 _OWN = ("keras.", "tf_keras.")
 _RATES = {"learning_rate", "lr"}  # callbacks of Keras add it
@@ -15,6 +16,20 @@ _STEPS = ("train_step", "test_step", "compute_metrics", "get_metrics_result")
 def has_own_logs(model: Any) -> bool:
     """Return whether a step of the user's own may give other numbers than the loss and the compiled metrics."""
     return any(not getattr(type(model), name).__module__.startswith(_OWN) for name in _STEPS if hasattr(model, name))
+
+
+def check_kinds(callbacks: Sequence[Any]) -> None:
+    """Check that these are callbacks of Keras.
+
+    Raises:
+        ArgumentError: One is not.
+    """
+    for each in callbacks:
+        if "on_epoch_end" not in dir(each) or isinstance(each, type):
+            raise ArgumentError(
+                f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as [EarlyStopping(patience=2)].",
+                code="not-a-callback",
+            )
 
 
 def check_validated(callbacks: Sequence[Any], validates: bool) -> None:

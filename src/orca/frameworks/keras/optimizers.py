@@ -74,7 +74,8 @@ def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> No
         raise ArgumentError(
             f"there is a state of the optimizers {sorted(states)}, but the model {model.name!r} holds "
             f"{sorted(optimizers)}: {', '.join(absent)} would be lost. Build and compile it as it was when it was "
-            "saved."
+            "saved.",
+            code="optimizers-differ",
         )
     weights = model.weights if model.built else ()
     for name, state in states.items():
@@ -85,7 +86,8 @@ def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> No
         if max(state.weights, default=-1) >= len(weights):
             raise ArgumentError(
                 f"{whose} stepped weight {max(state.weights)}, but the model {model.name!r} has {len(weights)}. Its "
-                "state belongs to another model: build it as it was when it was saved."
+                "state belongs to another model: build it as it was when it was saved.",
+                code="optimizer-state-differs",
             )
         _build(optimizer, [weights[number] for number in state.weights])
         assign(variables_of(optimizer), state.arrays, whose, "variable")
@@ -122,7 +124,8 @@ def set_optimizer_state(model: Any, arrays: Sequence[np.ndarray]) -> None:
     optimizer = getattr(model, _OWN, None)
     if optimizer is None:
         raise ArgumentError(
-            f"the model {model.name!r} has no optimizer to give a state to. Call compile(optimizer=...) first."
+            f"the model {model.name!r} has no optimizer to give a state to. Call compile(optimizer=...) first.",
+            code="missing-optimizer",
         )
     _build(optimizer, model.trainable_variables)
     assign(variables_of(optimizer), arrays, f"the optimizer {type(optimizer).__name__}", "variable")
@@ -163,14 +166,16 @@ def assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, w
     if len(variables) != len(arrays):
         raise ArgumentError(
             f"{whose} has {len(variables)} {word}s, but {len(arrays)} came. They belong to another model or optimizer: "
-            "build and compile it as it was when they were saved, or make a new Estimator for the new one."
+            "build and compile it as it was when they were saved, or make a new Estimator for the new one.",
+            code="optimizer-state-differs",
         )
     for number, (variable, array) in enumerate(zip(variables, arrays, strict=True)):
         if tuple(variable.shape) != tuple(np.shape(array)):
             raise ArgumentError(
                 f"{word} {number} of {whose} ({getattr(variable, 'path', variable.name)}) has the shape "
                 f"{tuple(variable.shape)}, but one of the shape {tuple(np.shape(array))} came. They belong to another "
-                "model: build it as it was when they were saved, or make a new Estimator for the new one."
+                "model: build it as it was when they were saved, or make a new Estimator for the new one.",
+                code="optimizer-state-differs",
             )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)

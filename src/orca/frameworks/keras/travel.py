@@ -45,7 +45,8 @@ def family_of(model: Any) -> str:
     if family is not None:
         return family
     raise ArgumentError(
-        f"a Keras model is needed (of keras or tf_keras); got {model!r} of type {type(model).__name__}."
+        f"a Keras model is needed (of keras or tf_keras); got {model!r} of type {type(model).__name__}.",
+        code="bad-model",
     )
 
 
@@ -76,7 +77,8 @@ def pack(model: Any) -> PackedModel:
     if not model.built and not isinstance(model, library(family).Sequential):
         raise ArgumentError(
             f"the model {model.name!r} ({type(model).__name__}) is not built: it has no weights that could travel to "
-            f"the workers. Call it once on a batch of data, or build(input_shape). {_INSTEAD}"
+            f"the workers. Call it once on a batch of data, or build(input_shape). {_INSTEAD}",
+            code="model-not-built",
         )
     archive, config, custom = _described(model, family)
     compiling = config.pop("compile_config", None) if is_compiled(model) else None
@@ -106,7 +108,8 @@ def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str
     except Exception as error:  # any error of the user's get_config, or of json for its result
         raise ArgumentError(
             f"the model {model.name!r} ({type(model).__name__}) cannot be described by its config: "
-            f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
+            f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}",
+            code="model-not-describable",
         ) from error
     config = json.loads(_members(archive)[_CONFIG])
     names, strings = _names_in(config)
@@ -191,12 +194,14 @@ class PackedModel:
             except Exception as error:  # from_config and build are the user's code
                 raise ArgumentError(
                     f"the model cannot be rebuilt from its config: {type(error).__name__}: {_in_short(error)}. "
-                    f"Give each custom class a get_config() with all arguments of its __init__. {_INSTEAD}"
+                    f"Give each custom class a get_config() with all arguments of its __init__. {_INSTEAD}",
+                    code="model-not-describable",
                 ) from error
         if self.compiling is not None and not is_compiled(model):
             raise ArgumentError(
                 f"the model {model.name!r} has a compile() of its own, which cannot be repeated on a worker. Give "
-                f"{type(model).__name__} the methods get_compile_config() and compile_from_config(config). {_INSTEAD}"
+                f"{type(model).__name__} the methods get_compile_config() and compile_from_config(config). {_INSTEAD}",
+                code="model-not-describable",
             )
         optimizers = optimizers_of(model)  # without those that neither its config nor its compile tells of
         set_optimizer_states(model, {name: state for name, state in self.optimizers.items() if name in optimizers})
@@ -255,7 +260,8 @@ def _custom_objects(things: Sequence[Any], names: set[str], strings: set[str], f
                     f"the model refers to two different classes of the name {name!r} ({other.__module__}."
                     f"{other.__qualname__} and {code.__module__}.{code.__qualname__}), which its config cannot tell "
                     "apart. Rename one of them, or register it under a package of its own with "
-                    "register_keras_serializable(package=...)."
+                    "register_keras_serializable(package=...).",
+                    code="duplicate-class-names",
                 )
     return custom
 
@@ -391,7 +397,8 @@ def _check_that_it_comes_back(parcel: PackedModel, model: Any) -> None:
         raise ArgumentError(
             f"the model {model.name!r} ({type(model).__name__}) does not get its weights back when it is rebuilt from "
             f"its config: {len(ours)} weights before, {len(theirs)} after, not all equal. Make its layers attributes "
-            f"in __init__ and create their weights in build(). {_INSTEAD}"
+            f"in __init__ and create their weights in build(). {_INSTEAD}",
+            code="model-not-describable",
         )
 
 

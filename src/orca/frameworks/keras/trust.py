@@ -112,7 +112,8 @@ def check_storage(place: str, path: str) -> None:
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise ArgumentError(
-                    f"{path} holds {twice!r} twice, so what it says is not certain. Save the model again."
+                    f"{path} holds {twice!r} twice, so what it says is not certain. Save the model again.",
+                    code="ambiguous-archive",
                 )
             for name in names:
                 if name.endswith(".h5"):
@@ -126,7 +127,8 @@ def would_run_code(path: str, what: str = "a lambda, perhaps") -> ArgumentError:
     """Return the error of a file that holds code."""
     return ArgumentError(
         f"{path} holds code ({what}): loading it would run code from the file. If you trust it, pass "
-        "safe_mode=False; or use a named function, registered with register_keras_serializable, instead of the lambda."
+        "safe_mode=False; or use a named function, registered with register_keras_serializable, instead of the lambda.",
+        code="file-holds-code",
     )
 
 
@@ -218,7 +220,8 @@ class _Judge:
             raise ArgumentError(
                 f"{self.path} would read the file {config['vocabulary']!r} of this machine, as the vocabulary of a "
                 f"{name}. Give the layer a list of words and save the model again; if you trust it, pass "
-                "safe_mode=False."
+                "safe_mode=False.",
+                code="file-names-other-file",
             )
 
     def _lambda(self, config: dict[str, Any]) -> None:
@@ -247,13 +250,15 @@ class _Judge:
         hint = f" Modules that a file names are not imported (here {module!r})." if module else ""
         return ArgumentError(
             f"{self.path} names {name!r}, a class or function that is not known here. Pass "
-            f"custom_objects={{{name!r}: ...}}, or register it with register_keras_serializable.{hint}"
+            f"custom_objects={{{name!r}: ...}}, or register it with register_keras_serializable.{hint}",
+            code="unknown-class",
         )
 
     def _malformed(self, config: dict[str, Any]) -> ArgumentError:
         return ArgumentError(
             f"{self.path} is no model of Keras: one of its classes or functions has no plain name, in "
-            f"{str(config)[:200]}. Save the model again."
+            f"{str(config)[:200]}. Save the model again.",
+            code="not-a-keras-file",
         )
 
 
@@ -356,7 +361,9 @@ def _complete(path: str) -> Iterator[None]:
     except OrcaError:
         raise
     except Exception as error:  # of zip files, HDF5, JSON and protocol buffers
-        raise ArgumentError(f"{path} is no model of Keras: {type(error).__name__}: {error}. Is it complete?") from error
+        raise ArgumentError(
+            f"{path} is no model of Keras: {type(error).__name__}: {error}. Is it complete?", code="not-a-keras-file"
+        ) from error
 
 
 def _refuse_other_files(file: h5py.File, path: str) -> None:
@@ -371,7 +378,8 @@ def _refuse_other_files(file: h5py.File, path: str) -> None:
     name = file.visititems_links(link) or file.visititems(dataset)
     if name is not None:
         raise ArgumentError(
-            f"{path} refers to another file of this machine at {name!r}, which is not read. Save the model again."
+            f"{path} refers to another file of this machine at {name!r}, which is not read. Save the model again.",
+            code="file-names-other-file",
         )
 
 
@@ -397,7 +405,9 @@ def _check_saved_model(judge: _Judge, place: str, compile: bool) -> None:
         with open(os.path.join(place, name), "rb") as file:
             message.ParseFromString(file.read())
     if not metadata.nodes:
-        raise ArgumentError(f"{judge.path} holds no Keras model: its {_METADATA} is empty. Is it complete?")
+        raise ArgumentError(
+            f"{judge.path} holds no Keras model: its {_METADATA} is empty. Is it complete?", code="not-a-keras-file"
+        )
     lenient = _Judge(judge.path, judge.family, judge.custom_objects, inert=True)
     for node in metadata.nodes:
         config = _parsed(node.metadata, judge.path)

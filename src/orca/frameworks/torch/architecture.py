@@ -40,7 +40,7 @@ def describe(net: nn.Module, what: str = "the model", instead: str = _INSTEAD) -
     try:
         return _module(net, "", {}, what)
     except ArgumentError as error:
-        raise ArgumentError(f"{error} {instead}".rstrip()) from error
+        raise ArgumentError(f"{error} {instead}".rstrip(), code="module-not-describable") from error
 
 
 def build(about: dict[str, Any]) -> nn.Module:
@@ -59,7 +59,9 @@ def _module(net: nn.Module, place: str, names: dict[int, str], what: str) -> dic
     name = f"{place or what} ({type(net).__name__})"
     hooks = [key for key in _OWN if "hooks" in key and getattr(net, key, None) and not key.startswith("_is")]
     if hooks:
-        raise ArgumentError(f"{name} has hooks ({', '.join(sorted(hooks))}), which are code: take them off.")
+        raise ArgumentError(
+            f"{name} has hooks ({', '.join(sorted(hooks))}), which are code: take them off.", code="module-has-hooks"
+        )
     state = net.__getstate__() if _has_own_state(net) else net.__dict__
     tensors = {id(tensor): key for part in (net._parameters, net._buffers) for key, tensor in part.items()}
     attributes = {
@@ -120,33 +122,41 @@ def _plain(value: Any, what: str, tensors: dict[int, str]) -> Any:
         return kind(_plain(item, what, tensors) for item in value)
     if isinstance(value, dict):
         return {_plain(key, what, tensors): _plain(item, what, tensors) for key, item in value.items()}
-    raise ArgumentError(f"{what} is a {type(value).__name__}, which cannot be written as JSON.")
+    raise ArgumentError(
+        f"{what} is a {type(value).__name__}, which cannot be written as JSON.", code="module-not-describable"
+    )
 
 
 def reference(thing: Any, what: str) -> str:
     """Return the name by which a class or function can be imported.
+
+    One of the program itself (`__main__`) is found by programs that define it, too.
 
     Args:
         thing: The class or function.
         what: The thing that needs it.
 
     Raises:
-        ArgumentError: It cannot: it is part of the program itself, of a notebook, or of another function.
+        ArgumentError: It cannot: it is part of another function, or has another name.
     """
     short = getattr(thing, "__name__", "")
     # Functions of torch's own do not tell where they can be found.
     names = [f"{thing.__module__}:{thing.__qualname__}", f"torch:{short}", f"torch.nn.functional:{short}"]
-    if thing.__module__ != "__main__" and "<" not in thing.__qualname__:
+    if "<" not in thing.__qualname__:
         for name in names:
             try:
                 if _found(name) is thing:
                     return name
             except (ImportError, AttributeError, ValueError):
                 continue
-        raise ArgumentError(f"{what} needs {thing.__qualname__}, which cannot be imported by its name.")
+        if thing.__module__ != "__main__":
+            raise ArgumentError(
+                f"{what} needs {thing.__qualname__}, which cannot be imported by its name.", code="class-not-importable"
+            )
     raise ArgumentError(
         f"{what} needs {thing.__qualname__}, which is defined in the program itself or in a function, where no other "
-        "program finds it. Put it into a module of its own."
+        "program finds it. Put it into a module of its own.",
+        code="class-not-importable",
     )
 
 
@@ -169,7 +179,8 @@ def imported(name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise ArgumentError(
             f"the saved model or stage needs {name.replace(':', '.')}, which cannot be imported here: {error}. Put the "
-            "file that defines it where Python finds it, or give load the module: load(path, model=...)."
+            "file that defines it where Python finds it, or give load the module: load(path, model=...).",
+            code="class-not-importable",
         ) from error
 
 
@@ -178,7 +189,9 @@ def _made(about: dict[str, Any], things: dict[str, Any], place: str = "") -> nn.
         return things[about["same"]]  # type: ignore[no-any-return]
     kind = imported(about["class"])
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ArgumentError(f"the saved model names {about['class']}, which is no torch.nn.Module.")
+        raise ArgumentError(
+            f"the saved model names {about['class']}, which is no torch.nn.Module.", code="class-not-a-module"
+        )
     net: nn.Module = kind.__new__(kind)
     nn.Module.__init__(net)
     things[f"module {place}"] = net
@@ -205,7 +218,8 @@ def _check_names(attributes: dict[str, Any], kind: str) -> None:
         if name in _OWN or (name not in _REPLACED and callable(getattr(nn.Module, name, None))):
             raise ArgumentError(
                 f"the saved model sets {name} of {kind.replace(':', '.')}, which is torch's own, and code. Load files "
-                "alone that you saved, or give load the module: load(path, model=...)."
+                "alone that you saved, or give load the module: load(path, model=...).",
+                code="file-holds-code",
             )
 
 
@@ -242,5 +256,6 @@ def _value(value: Any, net: nn.Module) -> Any:
             function, args, keywords = (_value(part, net) for part in value["parts"])
             return partial(function, *args, **keywords)
     raise ArgumentError(
-        f"the saved model holds a value of the kind {value[_KIND]!r}. Load it with the orca that saved it."
+        f"the saved model holds a value of the kind {value[_KIND]!r}. Load it with the orca that saved it.",
+        code="unknown-saved-value",
     )

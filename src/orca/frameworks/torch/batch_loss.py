@@ -87,7 +87,10 @@ class BatchLoss:
     def pair(self, output: Any, target: Any) -> tuple[list[Any], list[Any]]:
         """Return outputs and targets side by side, each target in the form that the loss compares the output with."""
         if target is None and self.loss is not None:
-            raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
+            raise DataError(
+                "there are no labels to compare the outputs with. Pass label_cols, or data with labels.",
+                code="missing-labels",
+            )
         if target is None:
             self.leaves(output, ())
             return flatten(output)[0], []
@@ -149,7 +152,8 @@ class BatchLoss:
         if self.counts_rows and batch.weights is not None:
             raise ArgumentError(
                 "sample weights and a loss_reduction function do not go together: it says what a row counts, but not "
-                "what the loss of a row is. Pass loss_reduction='mean' or 'sum', or weigh the rows in the loss."
+                "what the loss of a row is. Pass loss_reduction='mean' or 'sum', or weigh the rows in the loss.",
+                code="weights-with-loss-reduction",
             )
         if self.count is None:  # perhaps since a look at the loss, after rows that stay on the device were counted
             return batch if batch.masses is None else replace(batch, masses=None)
@@ -171,7 +175,8 @@ class BatchLoss:
         if masses.shape[:1] != (batch.rows,):
             raise ArgumentError(
                 f"loss_reduction must return what each row counts, {batch.rows} numbers for as many targets; got shape "
-                f"{masses.shape}. Return for example (target != -100).sum(1)."
+                f"{masses.shape}. Return for example (target != -100).sum(1).",
+                code="bad-loss-reduction",
             )
         return replace(batch, masses=masses.reshape(batch.rows, -1).sum(1))
 
@@ -285,7 +290,8 @@ class BatchLoss:
             raise ArgumentError(
                 f"your own forward pass computes another loss than {self.loss}, whose rows do not count the "
                 "same: nobody knows how to add it up over workers. Pass loss_reduction to from_torch: 'mean' or 'sum' "
-                "over rows, or a function (target) that returns what each row counts in the mean."
+                "over rows, or a function (target) that returns what each row counts in the mean.",
+                code="loss-not-summable",
             )
 
     @staticmethod
@@ -365,7 +371,8 @@ class BatchLoss:
                 "the loss is neither a mean nor a sum over rows: that of a step does not follow from those of its "
                 "parts, which workers and accumulate compute apart. Use a loss of torch such as "
                 "nn.CrossEntropyLoss(weight=...), return the loss of each row, or pass loss_reduction: a function "
-                "(target) that returns what each row counts in the mean, or 'mean' to average the parts by their rows."
+                "(target) that returns what each row counts in the mean, or 'mean' to average the parts by their rows.",
+                code="loss-not-summable",
             )
         self.readings, self.count, self.asks = [ROWS], None, False
 
@@ -433,7 +440,8 @@ class BatchLoss:
         if not each.dim() or len(each) != rows:
             raise ArgumentError(
                 f"sample weights need the loss of each row, but the loss gave a tensor of shape {tuple(each.shape)} "
-                f"for {rows} rows. Use a torch loss, or a function that returns one number for each row."
+                f"for {rows} rows. Use a torch loss, or a function that returns one number for each row.",
+                code="loss-not-per-row",
             )
         each = each.reshape(rows, -1)
         is_sum = self._counts_classes(targets) or self.reading == SUM or reduction == "batchmean"

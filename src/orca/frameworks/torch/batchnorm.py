@@ -118,7 +118,8 @@ def _with_known(norm: _BatchNorm, first: bool, rows: torch.Tensor) -> torch.Tens
             "train()."
             if first
             else "a step of one row is left over, of which batch normalization that keeps no running statistics has "
-            "none. Choose a batch_size that leaves no single row, or drop the row."
+            "none. Choose a batch_size that leaves no single row, or drop the row.",
+            code="batchnorm-of-one-row",
         )
     return F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
 

@@ -20,14 +20,17 @@ from orca.rows.tree import listed
 def build_models(model: Any, config: dict[str, Any]) -> list[nn.Module]:
     """Return the modules themselves, or those their creator makes; most often one."""
     if model is None:
-        raise ArgumentError("there is no model. Pass model= to from_torch, or load an entire model.")
+        raise ArgumentError(
+            "there is no model. Pass model= to from_torch, or load an entire model.", code="missing-model"
+        )
     models = call_creator(model, config) if callable(model) and not isinstance(model, nn.Module) else model
     nets = listed(models)
     for net in nets or [None]:
         if not isinstance(net, nn.Module):
             raise ArgumentError(
                 f"the model must be a torch.nn.Module (or a list of them) or a function that returns one; "
-                f"got {type(net).__name__}. Return the module from model_creator(config)."
+                f"got {type(net).__name__}. Return the module from model_creator(config).",
+                code="bad-model",
             )
     return nets
 
@@ -35,7 +38,9 @@ def build_models(model: Any, config: dict[str, Any]) -> list[nn.Module]:
 def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, Any]) -> list[torch.optim.Optimizer]:
     """Return the optimizers themselves, or those their creator makes for these modules."""
     if optimizer is None:
-        raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to the Estimator.")
+        raise ArgumentError(
+            "You must provide the optimizer for train. Pass optimizer= to the Estimator.", code="missing-optimizer"
+        )
     result = optimizer
     if any(True for net in nets for _ in penalised(net)):
         result = build_penalised(optimizer, nets)
@@ -46,7 +51,8 @@ def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, An
         if not isinstance(one, torch.optim.Optimizer):
             raise ArgumentError(
                 "the optimizer must be a torch.optim.Optimizer (or a list of them) or a function that returns one; "
-                f"got {type(one).__name__}. Return it from optimizer_creator(model, config)."
+                f"got {type(one).__name__}. Return it from optimizer_creator(model, config).",
+                code="bad-optimizer",
             )
         if isinstance(one, torch.optim.LBFGS):  # which keeps these beside its groups, and loses them when it travels
             one._params, one._numel_cache = one.param_groups[0]["params"], None
@@ -63,7 +69,8 @@ def build_schedulers(creator: Any, optimizers: list[torch.optim.Optimizer], conf
         if not callable(getattr(scheduler, "step", None)):
             raise ArgumentError(
                 "scheduler_creator must return a scheduler of torch.optim.lr_scheduler (or a list of them); got "
-                f"{type(scheduler).__name__}. Return it from scheduler_creator(optimizer, config)."
+                f"{type(scheduler).__name__}. Return it from scheduler_creator(optimizer, config).",
+                code="bad-scheduler",
             )
     return schedulers
 
@@ -75,7 +82,7 @@ def build_loss(loss: Any, config: dict[str, Any]) -> Any:
     if isinstance(loss, type):
         return call_creator(loss, config)
     if not callable(loss):
-        raise ArgumentError(f"the loss must be a torch loss or a function; got {type(loss).__name__}.")
+        raise ArgumentError(f"the loss must be a torch loss or a function; got {type(loss).__name__}.", code="bad-loss")
     return call_creator(loss, config) if required(loss) == 1 else loss
 
 
@@ -93,9 +100,11 @@ def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
         for thing in listed(things):
             if isinstance(thing, type) and issubclass(thing, torch.optim.Optimizer):
                 example = f"{thing.__name__}(model.parameters())"
-                raise ArgumentError(f"{words}; got the class {thing.__name__}. Pass {example}.")
+                raise ArgumentError(
+                    f"{words}; got the class {thing.__name__}. Pass {example}.", code="class-not-object"
+                )
             if thing is not None and not isinstance(thing, kind) and not callable(thing):
-                raise ArgumentError(f"{words}; got {type(thing).__name__}.")
+                raise ArgumentError(f"{words}; got {type(thing).__name__}.", code="bad-model-argument")
 
 
 def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
@@ -103,11 +112,15 @@ def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ArgumentError(
             "an optimizer instance needs the module whose parameters it has; got a model creator. "
-            "Pass the module itself, or an optimizer creator (model, config)."
+            "Pass the module itself, or an optimizer creator (model, config).",
+            code="optimizer-without-module",
         )
     ids = {id(p) for p in model.parameters()}
     if not any(id(p) in ids for group in optimizer.param_groups for p in group["params"]):
-        raise ArgumentError("the optimizer has none of the model's parameters. Make it with model.parameters().")
+        raise ArgumentError(
+            "the optimizer has none of the model's parameters. Make it with model.parameters().",
+            code="optimizer-of-other-model",
+        )
 
 
 def load_weights(net: nn.Module, weights: Any) -> None:
@@ -148,7 +161,9 @@ def check_fits(
     except Exception as error:
         parts = (("it lacks", missing), ("the model has no", foreign), ("other shapes:", shapes))
         differences = "; ".join(f"{words} {_few(keys)}" for words, keys in parts if keys)
-        raise ArgumentError(f"{name} does not fit the model: {differences}. {remedy}") from error
+        raise ArgumentError(
+            f"{name} does not fit the model: {differences}. {remedy}", code="weights-do-not-fit"
+        ) from error
 
 
 def _few(things: list[str], most: int = 3) -> str:

@@ -107,7 +107,10 @@ def _state_of(content: Any, path: str) -> tuple[State, nn.Module | list[nn.Modul
         return State(int(epoch or 0), int(steps or 0), payload, position=position), None
     if isinstance(content, dict):
         return _weights([content]), None
-    raise ArgumentError(f"{path} holds a {type(content).__name__}, not a model's weights. Was it written by save()?")
+    raise ArgumentError(
+        f"{path} holds a {type(content).__name__}, not a model's weights. Was it written by save()?",
+        code="not-a-weights-file",
+    )
 
 
 def _weights(state_dicts: list[dict[str, Any]]) -> State:
@@ -121,17 +124,21 @@ def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
         if weights_only and isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
             raise ArgumentError(
                 f"{path} holds more than tensors (a whole pickled module, perhaps): loading it would run code from "
-                "the file. If you trust it, call load(path, weights_only=False)."
+                "the file. If you trust it, call load(path, weights_only=False).",
+                code="file-holds-code",
             ) from None
         if not weights_only and isinstance(error, AttributeError | ImportError):
             raise ArgumentError(
                 f"{path} holds a whole pickled module, whose class is not here: {error}. Define or import the class "
                 "first, under the same name in the same module (__main__ is the program itself); or save without "
-                "entire=True, and load into an Estimator of the model."
+                "entire=True, and load into an Estimator of the model.",
+                code="class-not-importable",
             ) from None
         # Not in torch's words by default: they advise weights_only=False for any file.
         words = type(error).__name__ if weights_only else f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"{path} cannot be read as a torch file ({words}). Is it complete?") from None
+        raise ArgumentError(
+            f"{path} cannot be read as a torch file ({words}). Is it complete?", code="model-file-not-readable"
+        ) from None
 
 
 def _torch_bytes(thing: Any) -> bytes:
@@ -168,6 +175,7 @@ def _restored(value: Any) -> Any:
         return value
     if value[_KIND] not in MAKERS:
         raise ArgumentError(
-            f"the saved model holds a value of the kind {value[_KIND]!r}. Load it with the orca that saved it."
+            f"the saved model holds a value of the kind {value[_KIND]!r}. Load it with the orca that saved it.",
+            code="unknown-saved-value",
         )
     return MAKERS[value[_KIND]](value["of"])

@@ -74,7 +74,8 @@ class FullySharded(Sync):
         """Refuse: torch decides which gradients are averaged when it cuts the weights."""
         raise ArgumentError(
             "with shard_model, weights cannot be frozen or unfrozen (requires_grad) during a fit. Call fit once "
-            "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend."
+            "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend.",
+            code="frozen-weights-changed",
         )
 
     @contextmanager
@@ -210,13 +211,15 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     if base is not torch.optim.Optimizer and base not in ELEMENTWISE:
         raise ArgumentError(
             f"fully sharded training cannot use {base.__name__}: it must see whole weights. Pass one that works "
-            "number by number, such as AdamW, or use a replicated or sharded backend."
+            "number by number, such as AdamW, or use a replicated or sharded backend.",
+            code="optimizer-needs-whole-weights",
         )
     kinds = sorted({str(param.dtype) for param in model.parameters() if param.requires_grad and param.dim()})
     if len(kinds) > 1:
         raise ArgumentError(
             f"fully sharded training needs all trained weights in one precision; got {', '.join(kinds)}. Convert the "
-            "model, for instance with model.float(), or use a replicated backend."
+            "model, for instance with model.float(), or use a replicated backend.",
+            code="mixed-precision-weights",
         )
 
 

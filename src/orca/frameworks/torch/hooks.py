@@ -77,4 +77,6 @@ class TorchHooks(Hooks):
 
     def _check_owners(self, owners: Sequence[str]) -> None:
         if len(owners) > 1:
-            raise ArgumentError(f"a run has one MainCallback at most; got {', '.join(owners)}.")
+            raise ArgumentError(
+                f"a run has one MainCallback at most; got {', '.join(owners)}.", code="several-main-callbacks"
+            )

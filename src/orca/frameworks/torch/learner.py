@@ -129,7 +129,8 @@ class TorchLearner(Learner):
         ):
             raise ArgumentError(
                 f"training_operator_cls must be a subclass of TrainingOperator, not an instance; got "
-                f"{options.operator!r}. Import it from orca.operator."
+                f"{options.operator!r}. Import it from orca.operator.",
+                code="bad-operator",
             )
         return cls(model, optimizer, loss, config, sync, hook, options)._checked()
 
@@ -156,11 +157,15 @@ class TorchLearner(Learner):
     def check_trainable(self) -> None:
         """Check that there is a model, an optimizer and a loss."""
         if self.model is None:
-            raise ArgumentError("there is no model to train. Pass model= to from_torch, or load an entire model.")
+            raise ArgumentError(
+                "there is no model to train. Pass model= to from_torch, or load an entire model.", code="missing-model"
+            )
         if self.optimizer is None:
-            raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to from_torch.")
+            raise ArgumentError(
+                "You must provide the optimizer for train. Pass optimizer= to from_torch.", code="missing-optimizer"
+            )
         if self.loss is None and not self._own_step:
-            raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.")
+            raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.", code="missing-loss")
 
     def with_columns(self, features: tuple[str, ...]) -> TorchLearner:
         """Return this learner for data whose feature columns have these names."""
@@ -208,7 +213,8 @@ class TorchLearner(Learner):
         if len(models) != len(nets):
             raise ArgumentError(
                 f"{name} holds the weights of {len(models)} models, and this Estimator has {len(nets)}. The weights "
-                "stay as they were."
+                "stay as they were.",
+                code="weights-do-not-fit",
             )
         for net, weights in zip(nets, models, strict=True):
             check_fits(net, weights, name)
@@ -324,7 +330,7 @@ class TorchLearner(Learner):
             self._check_single()
         if self.hands_on or self._own_forward:
             if plan.weighted:
-                raise ArgumentError(_NO_WEIGHTS)
+                raise ArgumentError(_NO_WEIGHTS, code="no-weights-to-train")
             if not self._knows_loss:
                 self.counting = BatchLoss(None, self.options.reduction)
         self.statistics = [Statistics(net, always=self.options.sync_batchnorm) for net in self.nets]
@@ -385,12 +391,14 @@ class TorchLearner(Learner):
         if len(self.nets) > 1:
             raise ArgumentError(
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
-                "or a MainCallback with its own forward and backward pass."
+                "or a MainCallback with its own forward and backward pass.",
+                code="several-models",
             )
         if len(self.steppers) > 1:
             raise ArgumentError(
                 f"{len(self.steppers)} optimizers need to be told when each of them steps. Pass one optimizer with "
-                "several parameter groups, training_operator_cls, or a MainCallback with its own backward pass."
+                "several parameter groups, training_operator_cls, or a MainCallback with its own backward pass.",
+                code="several-optimizers",
             )
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
@@ -660,7 +668,8 @@ class TorchLearner(Learner):
             raise ArgumentError(
                 f"the rows of {self.criterion} do not count the same (a sum, class weights, ignored labels), but your "
                 "own backward pass is averaged over workers by their rows. Use a loss that is a mean over rows, leave "
-                "loss out of from_torch and weigh the rows yourself, or leave the backward pass to Orca."
+                "loss out of from_torch and weigh the rows yourself, or leave the backward pass to Orca.",
+                code="loss-not-averaged",
             )
         self._open(batch)
         for statistics in self.statistics:
@@ -732,7 +741,7 @@ class TorchLearner(Learner):
             self.hooks("before_val_iter")
         own = self._own_judge
         if own and batch.weights is not None:
-            raise ArgumentError(_NO_WEIGHTS)
+            raise ArgumentError(_NO_WEIGHTS, code="no-weights-to-train")
         with self.autocast():
             if self.operator is not None and overrides(type(self.operator), "forward_batch"):
                 output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
@@ -1053,7 +1062,8 @@ def _load(thing: Any, memory: dict[str, Any]) -> None:
         raise ArgumentError(
             f"the state to resume from has {theirs} parameter groups of {type(thing).__name__}, and its creator makes "
             f"{mine}. Make all groups there: those that a callback or an operator adds are not there yet when a fit is "
-            "resumed."
+            "resumed.",
+            code="parameter-groups-differ",
         )
     thing.load_state_dict(memory)
 

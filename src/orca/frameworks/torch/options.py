@@ -42,23 +42,37 @@ class Options:
         if self.scheduler is not None and not callable(self.scheduler):
             raise ArgumentError(
                 "scheduler_creator must be a function (optimizer, config) that returns a scheduler; "
-                f"got {type(self.scheduler).__name__}."
+                f"got {type(self.scheduler).__name__}.",
+                code="bad-scheduler",
             )
         if self.step_freq not in STEP_FREQS:
-            raise ArgumentError(f"scheduler_step_freq must be 'batch', 'epoch' or 'manual'; got {self.step_freq!r}.")
+            raise ArgumentError(
+                f"scheduler_step_freq must be 'batch', 'epoch' or 'manual'; got {self.step_freq!r}.",
+                code="bad-scheduler-step",
+            )
         if self.precision not in (None, *PRECISIONS):
-            raise ArgumentError(f"precision must be 'bf16', 'fp16' or None; got {self.precision!r}.")
+            raise ArgumentError(
+                f"precision must be 'bf16', 'fp16' or None; got {self.precision!r}.", code="bad-precision"
+            )
         if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
-            raise ArgumentError(f"accumulate must be a positive whole number of pieces; got {self.accumulate!r}.")
+            raise ArgumentError(
+                f"accumulate must be a positive whole number of pieces; got {self.accumulate!r}.", code="bad-accumulate"
+            )
         if self.ema is not None and not (isinstance(self.ema, float) and 0.0 < self.ema < 1.0):
-            raise ArgumentError(f"ema must be a decay between 0 and 1, such as 0.999; got {self.ema!r}.")
+            raise ArgumentError(
+                f"ema must be a decay between 0 and 1, such as 0.999; got {self.ema!r}.", code="bad-ema"
+            )
         if self.reduction not in (None, "mean", "sum") and not callable(self.reduction):
             raise ArgumentError(
                 "loss_reduction must be 'mean', 'sum' or a function (target) that returns what each row counts in the "
-                f"mean; got {self.reduction!r}."
+                f"mean; got {self.reduction!r}.",
+                code="bad-loss-reduction",
             )
         for first, second in self._conflicts(sync):
-            raise ArgumentError(f"{first} and {second} do not go together yet. Leave one of them out.")
+            raise ArgumentError(
+                f"{first} and {second} do not go together yet. Leave one of them out.",
+                code="options-exclude-each-other",
+            )
 
     def _conflicts(self, sync: str) -> list[tuple[str, str]]:
         half, split = self.precision == "fp16", self.accumulate > 1
@@ -78,12 +92,14 @@ class Options:
             if self.scheduler is not None and getattr(one, "varies", False):
                 raise ArgumentError(
                     f"the optim method {type(one).__name__} changes the learning rate by itself, and so would "
-                    "scheduler_creator. Leave one of them out."
+                    "scheduler_creator. Leave one of them out.",
+                    code="two-schedules",
                 )
         if self.precision == "fp16" and any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
             raise ArgumentError(
                 "LBFGS asks for loss and gradients several times a step, which the loss scaler of precision='fp16' "
-                "cannot follow (nor can torch's own GradScaler). Pass precision='bf16', or another optimizer."
+                "cannot follow (nor can torch's own GradScaler). Pass precision='bf16', or another optimizer.",
+                code="lbfgs-with-half-precision",
             )
 
     def check_schedulers(self, schedulers: Sequence[Any]) -> None:
@@ -92,7 +108,8 @@ class Options:
         if self.step_freq == "batch" and any(isinstance(each, plateau) for each in schedulers):
             raise ArgumentError(
                 "ReduceLROnPlateau watches the loss of an epoch, but is to step after each batch. "
-                "Pass scheduler_step_freq='epoch'."
+                "Pass scheduler_step_freq='epoch'.",
+                code="scheduler-needs-epochs",
             )
 
     def check_hands_on(self, whose: str, sync: str) -> None:
@@ -110,7 +127,8 @@ class Options:
             if is_set:
                 raise ArgumentError(
                     f"{whose} does the backward pass and the update itself, where {name} cannot be brought in. "
-                    f"Do it there, or leave {name} out."
+                    f"Do it there, or leave {name} out.",
+                    code="options-exclude-own-backward",
                 )
 
 
@@ -121,10 +139,11 @@ def clipping_of(clip_norm: Any, clip_value: Any) -> Clipping:
         bounds = (-clip_value, clip_value) if _is_number(clip_value) else _pair(clip_value)
         if bounds is None or not bounds[0] < bounds[1]:
             raise ArgumentError(
-                f"clip_value must be a positive number or (low, high) with low < high; got {clip_value!r}."
+                f"clip_value must be a positive number or (low, high) with low < high; got {clip_value!r}.",
+                code="bad-clipping",
             )
     if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
-        raise ArgumentError(f"clip_norm must be a positive number; got {clip_norm!r}.")
+        raise ArgumentError(f"clip_norm must be a positive number; got {clip_norm!r}.", code="bad-clipping")
     return Clipping(bounds, None if clip_norm is None else float(clip_norm))
 
 

@@ -89,5 +89,6 @@ def _mapped(size: int) -> mmap.mmap:
     except OSError as error:
         raise OrcaError(
             f"cannot put {size} bytes of weights into a file in {tempfile.gettempdir()}: {error}. Make room there, or "
-            "choose a folder on a local disk that has room for the whole model (TMPDIR)."
+            "choose a folder on a local disk that has room for the whole model (TMPDIR).",
+            code="no-room-for-weights",
         ) from error

@@ -50,7 +50,8 @@ def build_penalised(method: Any, nets: Sequence[nn.Module]) -> torch.optim.Optim
     if not hasattr(method, "build"):
         raise ArgumentError(
             f"the model has regularizers, which need an optim method of BigDL; got {type(method).__name__}. "
-            "Use its weight decay instead, or pass SGD(), Adam(), ..."
+            "Use its weight decay instead, or pass SGD(), Adam(), ...",
+            code="regularizers-need-optim-method",
         )
     sizes = {id(parameter): pair for net in nets for parameter, pair in penalised(net)}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -62,7 +63,8 @@ def build_penalised(method: Any, nets: Sequence[nn.Module]) -> torch.optim.Optim
         )
     except ValueError as error:
         raise ArgumentError(
-            f"{type(method).__name__} does not go with regularizers: {error}. Choose another optim method."
+            f"{type(method).__name__} does not go with regularizers: {error}. Choose another optim method.",
+            code="regularizers-need-optim-method",
         ) from error
     optimizer.register_step_pre_hook(_add_penalties)
     return optimizer

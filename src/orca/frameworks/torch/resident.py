@@ -59,7 +59,8 @@ def keep(feed: Feed | StreamFeed, place: Place, count_rows: Callable[[Batch], Ba
     if not isinstance(feed, Feed) or not isinstance(feed.rows, SpoolRows):
         raise ArgumentError(
             "device_cache keeps rows of arrays, DataFrames and shards, but this data is read anew in every epoch by "
-            "code of its own (a loader, a dataset, a creator). Pass arrays, or leave device_cache out."
+            "code of its own (a loader, a dataset, a creator). Pass arrays, or leave device_cache out.",
+            code="data-not-cachable",
         )
     rows = feed.rows
     if rows.spool is None:

@@ -87,12 +87,14 @@ def check_shapes(name: str, outputs: list[Any], targets: list[Any]) -> None:
         if output.shape[:1] != target.shape[:1]:
             raise DataError(
                 f"{name} compares number by number, but a batch of labels has the shape {tuple(target.shape)}, and its "
-                f"outputs {tuple(output.shape)}. Let the model answer for each row: outputs begin with the rows."
+                f"outputs {tuple(output.shape)}. Let the model answer for each row: outputs begin with the rows.",
+                code="labels-do-not-fit",
             )
         raise DataError(
             f"{name} compares number by number, but a row's labels have the shape {tuple(target.shape[1:])}, and "
             f"its outputs {tuple(output.shape[1:])}. Let the model have an output for each label, or use another "
-            "loss."
+            "loss.",
+            code="labels-do-not-fit",
         )
 
 
@@ -107,7 +109,8 @@ def no_class(loss: Any, outputs: list[Any], targets: list[Any]) -> DataError | N
         return None
     return DataError(
         f"labels are classes that count from 0: 0 to {count - 1} for a model of {count} outputs; got {int(wrong[0])}. "
-        "Subtract 1 from labels that count from 1, or give the model more outputs."
+        "Subtract 1 from labels that count from 1, or give the model more outputs.",
+        code="labels-not-classes",
     )
 
 
@@ -167,7 +170,8 @@ def _check_whole(target: torch.Tensor, whole: torch.Tensor) -> None:
     if bool(wrong.any()):
         raise DataError(
             f"labels are numbers of classes; got {float(target.reshape(-1)[wrong][0])!r}. Pass whole numbers, or use a "
-            "loss for numbers, such as MSELoss."
+            "loss for numbers, such as MSELoss.",
+            code="labels-not-classes",
         )
 
 
@@ -227,7 +231,8 @@ def by_key(output: Any, target: Any) -> Any:
         if output.keys() & target.keys() or len(output) == len(target):
             raise DataError(
                 f"the model's outputs are named {list(output)}, but the targets are named {list(target)}: each output "
-                "is compared with the target of its name. Name them alike."
+                "is compared with the target of its name. Name them alike.",
+                code="target-names-differ",
             )
     elif isinstance(output, tuple | list) and isinstance(target, tuple | list) and len(output) == len(target):
         return [by_key(o, t) for o, t in zip(output, target, strict=True)]

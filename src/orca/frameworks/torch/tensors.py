@@ -73,7 +73,8 @@ class Place:
         if array.dtype.kind not in "biufc":
             raise DataError(
                 f"a torch model cannot take values of type {array.dtype} (for example {array.reshape(-1)[:1]}). "
-                "Turn such columns into numbers first, for instance with StringIndexer or a cast."
+                "Turn such columns into numbers first, for instance with StringIndexer or a cast.",
+                code="bad-dtype",
             )
         if not array.flags.writeable or not array.flags.c_contiguous:
             array = np.array(array)
@@ -125,7 +126,7 @@ def call(module: nn.Module, x: Any, columns: Sequence[str] = ()) -> Any:
         misfit = _other_number(error, module, inputs, columns) or _other_shapes(error, inputs)
         if misfit is None:
             raise
-        raise DataError(misfit) from (error if is_debug() else None)
+        raise DataError(misfit, code="inputs-do-not-fit") from (error if is_debug() else None)
 
 
 def _other_number(error: Exception, module: nn.Module, inputs: Sequence[Any], columns: Sequence[str]) -> str | None:
@@ -192,7 +193,8 @@ def integer_inputs(error: Exception, x: Any, columns: Sequence[str]) -> DataErro
     kinds = ", ".join(sorted({str(leaves[place].dtype).removeprefix("torch.") for place in places}))
     return DataError(
         f"a layer of the model takes floating-point numbers and got integers: {what} ({kinds}). {remedy}, or call "
-        f".float() in the model's forward. (torch: {words})"
+        f".float() in the model's forward. (torch: {words})",
+        code="integer-inputs",
     )
 
 
@@ -271,9 +273,10 @@ def to_numpy(leaf: Any) -> np.ndarray:
         return leaf
     if not isinstance(leaf, torch.Tensor):
         raise DataError(
-            "a model must answer with tensors or arrays, or tuples, lists and dicts of them; "
+            "a model must answer with tensors, arrays, or tuples, lists and dicts of them; "
             f"got {type(leaf).__name__} among its outputs. Leave it out of what forward returns (attention without "
-            "weights, for one, returns None)."
+            "weights, for one, returns None).",
+            code="bad-output",
         )
     dense = leaf.detach() if leaf.layout is torch.strided else leaf.detach().to_dense()
     array: np.ndarray = full(dense).cpu().numpy()

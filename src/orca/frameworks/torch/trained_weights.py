@@ -50,7 +50,8 @@ class TrainedWeights:
         raise ArgumentError(
             "a callback or an operator changed what is trained (requires_grad, or the optimizer's groups) "
             f"{f'on {changes} of' if changes < size else 'differently on'} {size} workers. Do it on every worker in "
-            "the same way, whatever runner.rank is."
+            "the same way, whatever runner.rank is.",
+            code="trained-weights-differ",
         )
 
     def close(self) -> None:
@@ -70,5 +71,6 @@ class TrainedWeights:
             raise ArgumentError(
                 "weights are trained that were frozen (requires_grad=False) when the step began: their gradients are "
                 "not averaged over workers. Freeze and unfreeze within a step if need be, but leave requires_grad as "
-                "it was at its end."
+                "it was at its end.",
+                code="frozen-weights-changed",
             )

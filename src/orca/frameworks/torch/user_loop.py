@@ -126,7 +126,8 @@ def _numbers(name: str, answer: Any) -> dict[str, float]:
     if not isinstance(answer, dict):
         raise ArgumentError(
             f"{name} of a TrainingOperator must return a dict of numbers, such as {{'train_loss': ...}}; "
-            f"got {type(answer).__name__}."
+            f"got {type(answer).__name__}.",
+            code="bad-operator-result",
         )
     numbers = {}
     for key, value in answer.items():

@@ -21,5 +21,6 @@ def refuse_max_norm(models: Sequence[nn.Module], ranks: int) -> None:
                 raise ArgumentError(
                     f"{type(module).__name__} {name!r} has max_norm={module.max_norm}: its forward pass writes into "
                     f"the weights of the rows it looks up, which are others on each of {ranks} workers. Leave max_norm "
-                    "out and shorten the vectors in forward() after the lookup, or train with one worker."
+                    "out and shorten the vectors in forward() after the lookup, or train with one worker.",
+                    code="embedding-max-norm",
                 )

@@ -42,11 +42,14 @@ class TensorBoardCallback(Callback):
     def __init__(self, log_dir: str | os.PathLike[str] | None = None, freq: str | int = "epoch", **kwargs: Any) -> None:
         counts = isinstance(freq, int) and not isinstance(freq, bool) and freq > 0
         if freq not in ("epoch", "batch") and not counts:
-            raise ArgumentError(f"freq must be 'epoch', 'batch' or a positive number of steps; got {freq!r}.")
+            raise ArgumentError(
+                f"freq must be 'epoch', 'batch' or a positive number of steps; got {freq!r}.", code="bad-log-interval"
+            )
         if unknown := sorted(set(kwargs) - _KNOWN):
             raise ArgumentError(
                 f"TensorBoardCallback does not know {', '.join(unknown)}. It takes log_dir, freq, "
-                f"{', '.join(sorted(_KNOWN))}."
+                f"{', '.join(sorted(_KNOWN))}.",
+                code="unknown-option",
             )
         if find_spec("tensorboard") is None:
             raise MissingDependency.of("tensorboard", "tensorboard", "TensorBoardCallback")

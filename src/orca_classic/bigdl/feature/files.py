@@ -50,7 +50,7 @@ def classes_of(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class FileReader:
     """A reader of files as rows, also on workers, which get the address of HDFS."""
 
     row: Callable[[bytes, int | None, str], Any]  # of the content, the label and the path

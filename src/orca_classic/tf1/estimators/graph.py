@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import Any
 
 from orca.core.arguments import refuse_unknown
+from orca.core.callbacks.callback import Callback
+from orca.core.columns import single
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.metrics import Metric, metrics_of
@@ -22,12 +24,23 @@ from orca.errors import ArgumentError, NotSupported
 from orca.estimators.training import TrainingEstimator
 from orca.registry import backend_of, source_of
 from orca.rows.tree import flatten, listed
+from orca_classic.bigdl.validation import with_classes_from_zero
+from orca_classic.data.tf.loading import tensorflow
 from orca_classic.tf1.estimators.verbs import GraphFit, GraphVerbs
 from orca_classic.tf1.graph.checkpoints import load_checkpoint, save_checkpoint
-from orca_classic.tf1.graph.learner import GraphLearner, TensorMetric, Values
-from orca_classic.tf1.graph.optimizers import TrainStep, ZooOptimizer, is_optim_method, no_variables, step_of
+from orca_classic.tf1.graph.learner import GraphLearner, Values
+from orca_classic.tf1.graph.optimizers import (
+    MethodsByPrefix,
+    TrainStep,
+    ZooOptimizer,
+    is_optim_method,
+    no_variables,
+    step_of,
+)
 from orca_classic.tf1.graph.program import GraphProgram, VariableSpec, quiet, tf, training_program
+from orca_classic.tf1.graph.scores import TensorMetric
 from orca_classic.tf1.graph.terms import SUM, ancestors
+from orca_classic.tf1.packed_rows import mode_of
 
 _RAN_TOO_EARLY = (
     "sess has run before the optimizer was made, and then TensorFlow cannot change a tf.while_loop or tf.cond. Make "
@@ -112,11 +125,14 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         feeds: Mapping[Any, Any] | None = None,
         targets: Any = None,
         turns: Sequence[tuple[TrainStep, int]] = (),
+        loss_reduction: str | None = None,
     ) -> GraphEstimator:
         """Make an Estimator of a graph's ends; see `Estimator.from_graph` for the arguments."""
-        _check_ends(inputs, labels, outputs, loss, optimizer)
+        if loss_reduction not in (None, "mean", "sum", "none"):
+            raise ArgumentError(f'loss_reduction must be "mean", "sum", "none" or None; got {loss_reduction!r}.')
+        _check_ends(inputs, labels, outputs, loss, optimizer, loss_reduction == "none")
         graph = flatten(inputs)[0][0].graph
-        tensors, others = _split_metrics(metrics)
+        tensors, others = split_metrics(metrics)
         ends = {"inputs": inputs, "labels": labels, "outputs": outputs, "loss": loss, "metrics": tensors}
         with graph.as_default(), quiet():
             step = optimizer if optimizer is None else _stepping(loss, optimizer)
@@ -127,10 +143,12 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
             all_updates = [*(updates or ()), *(step.updates if isinstance(step, TrainStep) else ())]
             estimator = cls(
-                ends | {"updates": all_updates, "feeds": feeds, "targets": targets, "turns": turns},
+                ends
+                | {"updates": all_updates, "feeds": feeds, "targets": targets, "turns": turns}
+                | {"loss_reduction": loss_reduction},
                 session,
                 step,
-                metrics=metrics_of(others),
+                metrics=with_classes_from_zero(metrics_of(others)),
                 clip_norm=clip_norm,
                 clip_value=clip_value,
                 backend=backend_of(backend, "tensorflow") if backend else None,
@@ -153,7 +171,29 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 raise ArgumentError(_RAN_TOO_EARLY) from error
         return estimator
 
+    def _paired(self, data: Any) -> Any:
+        program = self.learner.program
+        if program.labels is None or not isinstance(data, tensorflow().data.Dataset):
+            return data
+        element = data.element_spec
+        inputs, labels = (len(flatten(tree)[0]) for tree in (program.inputs, program.labels))
+        is_flat = type(element) is tuple and len(element) == inputs + labels > 2
+        if not is_flat or any(isinstance(part, tuple | dict) for part in element):
+            return data
+        with mode_of(data):
+            return data.map(lambda *parts: (single(parts[:inputs]), single(parts[inputs:])))
+
     def _fit(self, request: GraphFit, **plan: Any) -> None:
+        plan.pop("verbose", None)
+        if weights := [name for name in ("sample_weight", "class_weight") if plan.pop(name, None) is not None]:
+            raise ArgumentError(
+                f"{weights[0]} is not supported for a graph. Feed the weights of rows as an input or a label, and "
+                "multiply each row's loss by them."
+            )
+        plan["callbacks"] = [
+            ScheduledRate(each.schedule) if type(each).__name__ == "LearningRateScheduler" else each
+            for each in listed(plan.get("callbacks"))
+        ]
         known = [*signature(GraphVerbs.fit).parameters, *(each.name for each in fields(FitPlan))]
         refuse_unknown(plan, known, "Estimator.fit()")
         learner = self._learner(request.feed_dict, request.session_config)
@@ -288,6 +328,23 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         values.write({name: value for name, value in arrays.items() if name in values.specs})
 
 
+@dataclass
+class ScheduledRate(Callback):
+    """A LearningRateScheduler of Keras at work in a graph.
+
+    Attributes:
+        schedule: A function (epoch) or (epoch, rate) that returns the learning rate; epochs count from 0.
+    """
+
+    schedule: Callable[..., float]
+
+    def before_train_epoch(self, runner: Any) -> None:
+        """Set the rate of an epoch."""
+        learner, epoch = runner.given_models[0], runner.epochs
+        takes_rate = len(signature(self.schedule).parameters) > 1
+        learner.set_learning_rate(self.schedule(epoch, *(learner.learning_rates() if takes_rate else ())))
+
+
 def initialize(session: Any) -> None:
     """Give the variables of a session that have no value yet their first one."""
     graph = session.graph
@@ -328,6 +385,9 @@ def _stepping(loss: Any, optimizer: Any) -> Any:
     """Return the step of an optimizer in the graph; one of `orca_classic.bigdl.optimizers` as it is."""
     if isinstance(optimizer, TrainStep):
         return optimizer
+    if isinstance(optimizer, Mapping) and optimizer and all(map(is_optim_method, optimizer.values())):
+        optimizer = MethodsByPrefix(dict(optimizer))
+        optimizer.check(variable.op.name for variable in trained_by(loss))
     if is_optim_method(optimizer):
         trained_by(loss)
         return optimizer
@@ -335,24 +395,31 @@ def _stepping(loss: Any, optimizer: Any) -> Any:
     return step_of(train_op)
 
 
-def _split_metrics(metrics: Any) -> tuple[dict[str, Any], Any]:
-    """Return the metrics that are tensors, by name, and the others."""
+def split_metrics(metrics: Any) -> tuple[dict[str, Any], Any]:
+    """Return the metrics that are tensors, by name, and the others; of a pair of `tf.metrics`, the one that counts."""
     if isinstance(metrics, Mapping):
+        metrics = {name: _counting(metric) for name, metric in metrics.items()}
         tensors = {name: metric for name, metric in metrics.items() if _is_tensor(metric)}
         return tensors, {name: metric for name, metric in metrics.items() if name not in tensors} or None
     tensors = {metric.op.name: metric for metric in listed(metrics) if _is_tensor(metric)}
     return tensors, [metric for metric in listed(metrics) if not _is_tensor(metric)] or None
 
 
-def _check_ends(inputs: Any, labels: Any, outputs: Any, loss: Any, optimizer: Any) -> None:
+def _check_ends(inputs: Any, labels: Any, outputs: Any, loss: Any, optimizer: Any, by_row: bool = False) -> None:
     for name, tree in (("inputs", inputs), ("labels", labels), ("outputs", outputs), ("loss", loss)):
         _check_tensors(name, tree, required=name == "inputs")
     if loss is None and optimizer is not None:
         raise ArgumentError("an optimizer lowers a loss, and there is none. Pass loss= to from_graph.")
-    if loss is not None and loss.shape.rank and loss.shape.num_elements() != 1:
+    if loss is not None and loss.shape.rank and loss.shape.num_elements() != 1 and not by_row:
         raise ArgumentError(
             f"the loss {loss.name!r} must be one number; it has the shape {loss.shape}. Pass tf.reduce_mean of it."
         )
+
+
+def _counting(metric: Any) -> Any:
+    """Return the tensor of (value, update) of `tf.metrics` that counts rows and gives the value; others unchanged."""
+    is_pair = isinstance(metric, tuple) and len(metric) == 2 and all(map(_is_tensor, metric))
+    return metric[1] if is_pair else metric
 
 
 def _is_tensor(thing: Any) -> bool:

@@ -7,22 +7,23 @@ eagerly, is trained by KerasEstimator; the trained weights are then given to the
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 import numpy as np
 
 from orca.core.columns import single
-from orca.core.metrics import Accuracy, metrics_of
+from orca.core.metrics import metrics_of
 from orca.core.state import State
 from orca.errors import ArgumentError
 from orca.estimators.estimator import name_of
 from orca.estimators.keras import KerasEstimator
 from orca.frameworks.keras.files import load_weights, save_model, save_weights
-from orca.frameworks.keras.travel import family_of, library, set_weights, weights_of
-from orca.rows.tree import listed
-from orca_classic.tf1.estimators.graph import GraphEstimator
+from orca.frameworks.keras.travel import family_of, set_weights, weights_of
+from orca.rows.tree import flatten, listed
+from orca_classic.tf1.estimators.graph import GraphEstimator, split_metrics
 from orca_classic.tf1.estimators.verbs import GraphFit, GraphVerbs
-from orca_classic.tf1.graph.program import tf
+from orca_classic.tf1.graph.program import quiet, tf
 
 
 def keras_estimator(
@@ -43,6 +44,11 @@ def keras_estimator(
     family_of(keras_model)
     if is_graph_model(keras_model):
         return GraphKerasEstimator.of_model(keras_model, metrics, model_dir, optimizer, **options)
+    if not tf.executing_eagerly() and not keras_model.built:
+        raise ArgumentError(
+            "the model has no input shape yet, so it is not built. Give its first layer input_shape=, or call "
+            "model.build((None, ...))."
+        )
     if not tf.executing_eagerly():
         raise ArgumentError(
             "the model was built by Keras 3, which has no graph mode, and tf1 has turned graph mode on. Import tf1 "
@@ -119,7 +125,8 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
             phase = backend.symbolic_learning_phase()
             session = backend.get_session()
             model_metrics = {} if loss is None else _compiled_metrics(model)
-            more_metrics = {metric.name: metric for metric in metrics_of(metrics)}
+            tensors, others = split_metrics(metrics)
+            more_metrics = tensors | {metric.name: metric for metric in metrics_of(others)}
             estimator = cls.of(
                 inputs=single(listed(model.inputs)),
                 outputs=single(listed(model.outputs)),
@@ -165,6 +172,8 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
             label_cols=labels, **plan,
         )  # fmt: skip
         assert self._state is not None
+        if not self.model.built:  # a Sequential without an input shape
+            self.model.build(KerasEstimator.get_model(self).input_shape)
         set_weights(self.model, self._state.payload["models"][0])
 
     def _score(
@@ -210,40 +219,26 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
 
 
 def _compiled_metrics(model: Any) -> dict[str, Any]:
-    """Return the metrics that a model was compiled with, by name: a metric of ours, or a tensor of Keras' function."""
-    compiled = getattr(model, "_compile_metrics", None)
-    by_output = compiled if isinstance(compiled, dict) else {model.output_names[0]: compiled}
+    """Return the metrics that a model was compiled with, as means in its graph, under Keras' names; not shortened."""
     metrics: dict[str, Any] = {}
-    for output, metric in [(output, metric) for output, own in by_output.items() for metric in listed(own)]:
-        place = model.output_names.index(output)
-        name = metric if isinstance(metric, str) else getattr(metric, "name", getattr(metric, "__name__", ""))
-        if isinstance(compiled, dict) and len(model.outputs) > 1:
-            name = f"{output}_{name}"  # as Keras names it
-        if metric in ("acc", "accuracy") and not place:
-            metrics[name] = Accuracy(threshold=0.5)  # as Keras cuts
-            continue
-        function = metric
-        if isinstance(metric, str):
-            word = _accuracy(model, place) if metric in ("acc", "accuracy") else metric
-            function = library(family_of(model)).metrics.get(word)
-        if hasattr(function, "update_state"):
-            function = getattr(function, "_fn", None)
-        if not callable(function):
-            raise ArgumentError(
-                f"the metric {name!r} counts in variables of its own, which graph mode does not add up over workers. "
-                "Compile with the function of it, or pass metrics= of orca.metrics to from_keras."
-            )
-        values = function(model._feed_targets[place], model.outputs[place])
-        metrics[name] = tf.reduce_mean(tf.cast(values, tf.float32))
+    words = str(model._compile_metrics)
+    for place, own in enumerate(model._per_output_metrics):
+        for short, metric in own.items():
+            name = re.sub("acc$", "accuracy", short) if "'accuracy'" in words and "'acc'" not in words else short
+            if not hasattr(metric, "_fn"):
+                raise ArgumentError(
+                    f"the metric {name!r} counts in variables of its own, which graph mode does not add up over "
+                    "workers. Compile with the function of it, or pass metrics= of orca.metrics to from_keras."
+                )
+            output = model.outputs[place]
+            values = tf.cast(metric._fn(model._feed_targets[place], output, **metric._fn_kwargs), tf.float32)
+            mask = output._keras_mask if hasattr(output, "_keras_mask") else None
+            if mask is None:
+                metrics[name] = tf.reduce_mean(values)
+            else:
+                weights = tf.cast(mask, tf.float32)
+                metrics[name] = tf.reduce_sum(values * weights) / tf.reduce_sum(weights)
     return metrics
-
-
-def _accuracy(model: Any, place: int) -> str:
-    """Return the name of the accuracy that Keras chooses for an output, by the shapes of it and of its target."""
-    output, target = model.outputs[place].shape, model._feed_targets[place].shape
-    if output[-1] == 1:
-        return "binary_accuracy"
-    return "sparse_categorical_accuracy" if len(target) < len(output) or target[-1] == 1 else "categorical_accuracy"
 
 
 def refuse_feeding(feed_dict: Any) -> None:
@@ -256,3 +251,17 @@ def refuse_feeding(feed_dict: Any) -> None:
         raise ArgumentError(
             "feed_dict has values for placeholders of a graph, and the model was built eagerly. Leave it out."
         )
+
+
+def build_for(model: Any, data: Any) -> None:
+    """Give a model of graph mode that has no input shape yet that of a TFDataset's features."""
+    if tf.executing_eagerly() or not hasattr(model, "built") or model.built or listed(model.inputs):
+        return
+    metas = flatten(data.tensor_structure[0])[0]
+    rows = [np.zeros([1, *(m.shape or ())], tf.as_dtype(m.dtype).as_numpy_dtype) for m in metas]
+    with quiet():
+        model._set_inputs(single(rows))  # as Keras does with the first batch that it sees
+        model.compile(
+            model.optimizer, model.loss, model._compile_metrics, model.loss_weights,
+            weighted_metrics=model._compile_weighted_metrics,
+        )  # fmt: skip

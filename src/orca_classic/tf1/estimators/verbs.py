@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from orca.core.arguments import checked
 from orca.errors import ArgumentError
+from orca.rows.tree import flatten, unflatten
+from orca_classic.data.tf.data import Dataset
 from orca_classic.tf1.packed_rows import PackedDataset
 
 
@@ -94,8 +96,8 @@ class GraphVerbs:
         if self.model_dir is not None and self._summaries is None:
             self.set_tensorboard(self.model_dir, "summary")
         request = GraphFit(
-            packed(data, "fit"),
-            None if validation_data is None else packed(validation_data, "fit"),
+            packed(self._paired(data), "fit"),
+            None if validation_data is None else packed(self._paired(validation_data), "fit"),
             columns_of(data, feature_cols, label_cols if label_cols is not None else labels_cols),
             batch_size,
             feed_dict,
@@ -148,7 +150,7 @@ class GraphVerbs:
         """
         refuse_fixed_batch(hard_code_batch_size)
         cols = columns_of(data, feature_cols, label_cols if label_cols is not None else labels_cols)
-        return self._score(packed(data, "evaluate"), cols, batch_size, feed_dict, num_steps)
+        return self._score(packed(self._paired(data), "evaluate"), cols, batch_size, feed_dict, num_steps)
 
     @checked
     def predict(
@@ -174,11 +176,16 @@ class GraphVerbs:
 
         Returns:
             Arrays for arrays and a tf.data.Dataset; the same XShards with "prediction"; a DataFrame with one more
-            column an output, computed lazily.
+            column an output, computed lazily; an RDD with an entry per row for a Dataset of `orca.data.tf`.
         """
         refuse_fixed_batch(hard_code_batch_size)
         cols, _ = columns_of(data, feature_cols, None)
-        return self._answer(packed(data, "predict"), cols, batch_size, output_cols, feed_dict)
+        predictions = self._answer(packed(data, "predict"), cols, batch_size, output_cols, feed_dict)
+        return predictions.rdd.flatMap(_rows_of) if isinstance(data, Dataset) else predictions
+
+    def _paired(self, data: Any) -> Any:
+        """Return data; a tf.data.Dataset of single inputs and labels as one of (inputs, labels)."""
+        return data
 
     @abstractmethod
     def _fit(self, request: GraphFit, **plan: Any) -> None:
@@ -193,6 +200,11 @@ class GraphVerbs:
     @abstractmethod
     def _answer(self, data: Any, feature_cols: Any, batch_size: int | None, output_cols: Any, feed_dict: Any) -> Any:
         """Return the outputs for every row."""
+
+
+def _rows_of(shard: Any) -> Iterator[Any]:
+    heads, structure = flatten(shard["prediction"])
+    return (unflatten(structure, list(row)) for row in zip(*heads, strict=True))
 
 
 def packed(data: Any, verb: str) -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.monitor.heartbeat import DATA, EVALUATE, Heartbeat
-from orca.rows.tree import flatten, unflatten
+from orca.rows.tree import cut_rows, flatten, unflatten
+from orca_classic.tf1.graph.draws import reseed
 from orca_classic.tf1.graph.norms import let_ranks_meet
+from orca_classic.tf1.graph.optimizers import MethodsByPrefix
 from orca_classic.tf1.graph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf
-from orca_classic.tf1.graph.terms import COUNTED, SUM, WHOLE
-
-_ROWS = "//rows"  # the suffix of a variable's name for the numbers of the rows that a sparse gradient has
+from orca_classic.tf1.graph.rehearsal import ROWS_OF_SPARSE, rehearse
+from orca_classic.tf1.graph.scores import Tally, TensorMetric, undivided
+from orca_classic.tf1.graph.terms import JOINT, ROWS, SUM
 
 
 @dataclass
@@ -80,27 +83,16 @@ class GraphLearner(ArrayLearner):
 
     # On a rank.
 
-    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
-        """Open the session, and give the variables their values."""
-        parts = (*self.program.loss, *self.program.metrics.values())
-        whole = next((part for part in parts if part.kind == WHOLE), None)
-        if world.size > 1 and whole is not None:
-            cause = f" ({whole.cause!r} takes rows together)" if whole.cause else ""
-            raise ArgumentError(
-                f"{whole.name!r} is neither a mean nor a sum over the rows of a batch, each for itself{cause}, so "
-                f"{world.size} workers, of which each has a part of the rows, cannot compute it. Make it a mean of one "
-                "value a row (tf.reduce_mean) that needs no other rows, or train with one worker."
-            )
-        super().join(world, state, seed, training)
-
     def make(self) -> None:
         """Open the session."""
         program = self.program
         graph = tf.Graph()
         with graph.as_default(), quiet():
             definition = tf.GraphDef.FromString(program.graph)
+            reseed(definition, self._streams())
+            self.sums = RankSums(self.__dict__.get("world"))
             if program.active and self._ranks() > 1:
-                let_ranks_meet(definition, self._add)
+                let_ranks_meet(definition, self.sums.add)
             try:
                 tf.import_graph_def(definition, name="")
             except (ValueError, tf.errors.NotFoundError) as error:
@@ -114,9 +106,12 @@ class GraphLearner(ArrayLearner):
         self.weight_names = sorted(self.values.specs.keys() - program.slots)
         self.dense = _templates(program)
         self.torch: Any = None
-        self.error: BaseException | None = None
-        self.meets = False
-        self.steps = 0
+        self.take_turn(0, {})
+        self.is_rehearsed = program.is_claimed or self._ranks() == 1
+
+    def take_turn(self, steps: int, draws: Mapping[str, Any]) -> None:
+        """Go on after so many steps of the optimizer, with these random numbers in place of those of the graph."""
+        self.steps, self.draws = steps, draws
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the values of all variables but those of the optimizer."""
@@ -135,7 +130,7 @@ class GraphLearner(ArrayLearner):
         """Return the variables of the optimizer, or the state of one that steps outside of the graph."""
         if self.method is None:
             return {"slots": self.values.read(self.slots), "steps": self.steps}
-        return {"torch": self._stepper()[1].state_dict()}
+        return {"torch": self._stepper()[1].state_dict(), "steps": self.steps}
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
         """Take over the result of `optimizer_state`."""
@@ -155,13 +150,28 @@ class GraphLearner(ArrayLearner):
             (rate,) = self._call("rate", [rate], names)(*values, *self._drawn())
         return [] if rate is None else [float(rate)]
 
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the learning rate, where the optimizer keeps it in a variable, as those of Keras do.
+
+        Raises:
+            ArgumentError: It does not.
+        """
+        name = str(self.program.rate).partition(":")[0].partition("/Read")[0]
+        if name not in self.values.specs:
+            raise ArgumentError(
+                "the learning rate of this optimizer is no variable, so no callback can change it. Take an optimizer "
+                "of Keras, or a schedule of tf.train."
+            )
+        self.values.write({name: rate})
+
     def outputs(self, x: Any) -> Any:
         """Return the outputs for rows."""
         names, structure = flatten(self.program.outputs)
         arrays = _arranged(self.program.inputs, x, "x")
         feeds = [name for name, *_ in self.program.feeds]
         call = self._call("outputs", names, [port.name for port in flatten(self.program.inputs)[0]] + feeds)
-        answers = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
+        with self._preserving():
+            answers = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
         return unflatten(structure, list(map(np.asarray, answers)))
 
     def takes(self, x: Any) -> bool:
@@ -181,27 +191,24 @@ class GraphLearner(ArrayLearner):
             if spec.indices is None:
                 gradients[spec.variable] = gradient
                 continue
-            rows, counts = np.zeros_like(self.dense[spec.variable]), np.zeros_like(self.dense[spec.variable + _ROWS])
+            rows = np.zeros_like(self.dense[spec.variable])
+            counts = np.zeros_like(self.dense[spec.variable + ROWS_OF_SPARSE])
             np.add.at(rows, values[spec.indices], gradient)
             counts[values[spec.indices]] = 1.0
-            gradients[spec.variable], gradients[spec.variable + _ROWS] = rows, counts
+            gradients[spec.variable], gradients[spec.variable + ROWS_OF_SPARSE] = rows, counts
         return total, float(batch.rows), gradients
 
     def idle(self, batch: Batch) -> None:
-        """Meet the other ranks where they meet within a step."""
-        if self.program.active:
+        """Take the step along, where ranks meet within it, or variables are written."""
+        if self.program.active or self.program.written:
             self._step(batch)
-            return
-        if self._counted():
-            self._shares(batch, 0, training=True)
-        if self.program.averages:
-            self._agree_on_updates(0, batch.step_rows)
 
     def apply(self, gradients: Arrays) -> None:
         """Take a step of the optimizer."""
         gradients = self._clipped(gradients)
         if self.method is not None:
             self._step_outside(gradients)
+            self.steps += 1
             return
         feeds: dict[str, np.ndarray] = {}
         turn = self._turn()
@@ -211,7 +218,7 @@ class GraphLearner(ArrayLearner):
                 continue
             gradient = gradients[spec.variable]
             if spec.indices_port is not None:
-                rows = np.flatnonzero(gradients[spec.variable + _ROWS])
+                rows = np.flatnonzero(gradients[spec.variable + ROWS_OF_SPARSE])
                 kind = self.session.graph.get_tensor_by_name(spec.indices_port).dtype.as_numpy_dtype
                 feeds[spec.indices_port], gradient = rows.astype(kind), gradient[rows]  # a callable casts nothing
             feeds[spec.port] = gradient
@@ -221,31 +228,92 @@ class GraphLearner(ArrayLearner):
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Fetch loss and metrics of this rank's rows; return the loss."""
-        losses, program = Losses(), self.program
-        own = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
+        with self._preserving():
+            return self._evaluate(batches, metrics, heartbeat)
+
+    def _evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
+        program, losses = self.program, Losses()
+        others = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
         heads, structure = flatten(program.outputs) if program.outputs is not None else ([], None)
-        parts = {metric: program.metrics[metric.tensor] for metric in metrics if isinstance(metric, TensorMetric)}
-        names = list(dict.fromkeys(name for part in (*program.loss, *parts.values()) for name in _names(part)))
         targets, form = flatten(program.targets) if program.targets is not None else ([], None)
-        names += [name for name in dict.fromkeys((*heads, *targets)) if own and name not in names]
+        tallies = {m: Tally(program.metrics[m.tensor]) for m in metrics if isinstance(m, TensorMetric)}
+        joint_loss = [Tally(part) for part in program.loss if part.kind == JOINT]
+        mixing: list[str] = []
+        batch: Batch | None = None
         heartbeat.at(DATA)
-        for batch in batches:
+        for number, batch in enumerate(batches):
             heartbeat.at(EVALUATE)
             rows = self._seen(batch) if batch.rows else batch
-            values = dict(zip(names, self._fetch("evaluate", names, rows, training=False), strict=True))
-            total, mass = self._evaluated(values, batch)
+            if not number:
+                loss_parts = () if program.is_claimed else program.loss
+                mixing = self._mixing([*loss_parts, *(tally.part for tally in tallies.values())], rows)
+                if self._ranks() > 1 and (names := [part.name for part in loss_parts if part.name in mixing]):
+                    raise _mixing_loss(names[0], self._ranks())
+                joint_loss = [tally for tally in joint_loss if tally.part.name not in mixing]
+            wrong = [metric.name for metric, tally in tallies.items() if tally.part.name in mixing]
+            if wrong and (number or self._ranks() > 1):
+                raise _mixing_metric(wrong[0])
+            parts = [replace(part, kind=ROWS) if part.name in mixing else part for part in program.loss]
+            names = [name for part in parts for name in part.fetches]
+            names += [name for tally in tallies.values() for name in (tally.part.fetches)]
+            names += [tally.part.name for tally in tallies.values() if tally.part.name in mixing]
+            names = list(dict.fromkeys((*names, *heads, *targets) if others else names))
+            values = dict(zip(names, self.fetch(f"evaluate {mixing}", names, rows, training=False), strict=True))
+            total = 0.0
             if batch.rows:
-                for metric, part in parts.items():
-                    weight = float(values[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
-                    value = float(values[part.name]) * weight if weight else 0.0  # the mean of nothing is no number
-                    metric.update(np.array([value]), np.array([weight]))
-                outputs = unflatten(structure, [values[name] for name in heads]) if own else None
-                y = unflatten(form, [values[name] for name in targets]) if own and targets else rows.y
-                for other in own:
-                    other.update(outputs, y)
-            losses = losses.then(_losses(total, mass, batch.rows))
+                for tally in (*joint_loss, *tallies.values()):
+                    tally.add(values, batch.rows)
+                outputs = unflatten(structure, [values[name] for name in heads]) if others else None
+                y = unflatten(form, [values[name] for name in targets]) if others and targets else rows.y
+                for metric in others:
+                    metric.update(outputs, y)
+                weights = [float(batch.step_rows if part.kind == SUM else batch.rows) for part in parts]
+                linear = [(w, part.name) for w, part in zip(weights, parts, strict=True) if part.kind != JOINT]
+                total = float(sum(weight * np.sum(values[name]) for weight, name in linear))
+            losses = losses.then(_losses(total, float(batch.rows), batch.rows))
             heartbeat.at(DATA)
+        if batch is not None:
+            losses = self._scored(losses, joint_loss, tallies, mixing, batch)
         return losses
+
+    def _scored(
+        self, losses: Losses, loss: Sequence[Tally], tallies: Mapping[Any, Tally], mixing: Sequence[str], batch: Batch
+    ) -> Losses:
+        """Update the metrics of the graph with what was tallied; return the losses with those of a joint loss."""
+        joint = [tally for tally in (*loss, *tallies.values()) if tally.part.kind == JOINT]
+        ranks = self.world.all_gather([(tally.totals, tally.counts) for tally in joint]) if joint else []
+        scores = {}
+        for at, tally in enumerate(joint):
+            tally.merge(states[at] for states in ranks)
+            feeds = {} if tally.part.name in mixing else tally.feeds
+            scores[tally.part.name] = self._value(tally.part, batch, feeds)
+        for metric, tally in tallies.items():
+            value, weight = (scores[tally.part.name], 1.0) if tally.part.name in scores else (tally.total, tally.weight)
+            metric.update(np.array([value]), np.array([weight]))
+        total = sum(scores[tally.part.name] for tally in loss)
+        return replace(losses, loss_sum=losses.loss_sum + total * losses.rows)
+
+    def _value(self, part: Part, batch: Batch, feeds: Mapping[str, Any], joined: bool = True) -> float:
+        """Return a scalar's value for a batch, or for the totals that are fed."""
+        for name in self.program.setup:  # local variables, in which metrics of tf.metrics count
+            if self.session.graph.as_graph_element(name).type.startswith("Assign"):
+                self.session.run(name)
+        (value,) = self.fetch(f"score {part.name}", [part.name], batch, False, (), feeds, joined)
+        return float(np.sum(value))
+
+    def _mixing(self, parts: Sequence[Part], batch: Batch) -> list[str]:
+        """Return the names of the scalars that a batch cannot be divided for, as far as two pieces of one tell."""
+        program = self.program
+        if batch.rows < 2 or program.has_statistics or program.draw:  # then two pieces are no batch
+            return []
+
+        def fetch(names: list[str], cut: slice) -> list[Any]:
+            count = len(range(*cut.indices(batch.rows)))
+            x, y = cut_rows(batch.x, cut), None if batch.y is None else cut_rows(batch.y, cut)
+            piece = replace(batch, x=x, y=y, rows=count)
+            return self.fetch(f"piece {names}", names, piece, training=False, joined=False)
+
+        return undivided(parts, fetch, lambda part, feeds: self._value(part, batch, feeds, False), batch.rows)
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Tell an optimizer of `orca_classic.bigdl.optimizers` that an epoch has ended, for its schedule."""
@@ -269,38 +337,33 @@ class GraphLearner(ArrayLearner):
         if "session" in self.__dict__:
             self.__dict__.pop("session").close()
 
+    def _part(self, batch: Batch) -> tuple[float, float, Arrays]:
+        """Return this rank's part of a step; before the first one, try whether ranks train as one process does."""
+        if not self.is_rehearsed:
+            self.is_rehearsed = rehearse(self, batch)
+        return super()._part(batch)
+
     def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
         """Run the forward pass and the gradients; return this rank's part of the loss, and the fetched values."""
         names = [self.program.total]
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
-        shares, lowers = self._shares(batch, batch.rows, training=True)
-        purpose = " ".join(["train", *lowers])
-        values = self._fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
-        if self.program.averages:
-            self._agree_on_updates(batch.rows, batch.step_rows)
+        turn = self._turn()
+        shares = [
+            0.0 if not batch.rows or (turn is not None and part.name not in turn.terms)
+            else float(batch.step_rows if part.kind == SUM else batch.rows)
+            for part in self.program.loss
+        ]  # fmt: skip
+        more = {self.program.shares: np.array(shares, np.float32)}
+        values = self.fetch("train", names, batch, True, self.program.updates, more)
         return float(values[0]), dict(zip(names, values, strict=True))
 
-    def _shares(self, batch: Batch, rows: int, training: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the factor of this rank's part of each term, so that the ranks add up to rows x the loss.
-
-        Beside it, the divisors where this rank counts nothing and others do: its part is zero, not 0 / 0. Where no
-        rank counts anything, each has the loss itself, as one process has it.
-        """
-        masses: dict[str, float] = {}
-        lowers: dict[str, np.ndarray] = {}
-        if counts := self._counted():
-            mine = np.array(self._fetch("masses", counts, batch, training), np.float64) * bool(rows)
-            whole = self.world.all_reduce([mine], "sum")[0]
-            ratios = np.divide(mine * batch.step_rows, whole, out=np.full(len(mine), float(rows)), where=whole != 0)
-            masses = dict(zip(counts, ratios, strict=True))
-            empty = {name for name, own, all_ in zip(counts, mine, whole, strict=True) if all_ and not own}
-            ones = [part.lower for part in self.program.loss if part.mass in empty and part.lower is not None]
-            lowers = {port.name: np.ones([size or 1 for size in port.shape or ()], port.dtype) for port in ones}
-        kinds = {SUM: float(batch.step_rows) * bool(rows)}
-        shares = [masses[part.mass] if part.mass else kinds.get(part.kind, float(rows)) for part in self.program.loss]
-        if training and (turn := self._turn()) is not None:
-            shares = [share * (part.name in turn.terms) for share, part in zip(shares, self.program.loss, strict=True)]
-        return np.array(shares, np.float32), lowers
+    @contextmanager
+    def _preserving(self) -> Iterator[None]:
+        """Undo what the forward pass writes into variables: only steps of training may."""
+        before = self.values.read(self.program.written) if self.program.written else {}
+        yield
+        if before:
+            self.values.write(before)
 
     def _fed(self) -> tuple[list[str], list[Any]]:
         """Return the tensors that are fed in training besides the rows, and their values: a learning rate, say."""
@@ -315,30 +378,7 @@ class GraphLearner(ArrayLearner):
             at -= turn.steps
         return None
 
-    def _counted(self) -> list[str]:
-        return list(dict.fromkeys(part.mass for part in self.program.loss if part.mass))
-
-    def _evaluated(self, values: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
-        """Return this rank's part of the loss of an evaluation's step, and the divisor of the ranks' sum."""
-        parts = self.program.loss
-        if not parts or not batch.rows:
-            if any(part.kind == COUNTED for part in parts) and not self._one_count():
-                self._shares(batch, 0, training=False)
-            return 0.0, 0.0
-        if count := self._one_count():
-            mass = float(values[count])
-            return sum(float(values[part.name]) for part in parts) * mass if mass else 0.0, mass
-        shares, _ = self._shares(batch, batch.rows, training=False)
-        terms = [(share, float(values[part.name])) for share, part in zip(shares, parts, strict=True) if share]
-        return float(sum(share * value for share, value in terms)), float(batch.rows)
-
-    def _one_count(self) -> str | None:
-        """Return the mass of the loss, where all of its terms but constants have the same one."""
-        counts = self._counted()
-        alone = all(part.kind in (COUNTED, "constant") for part in self.program.loss)
-        return counts[0] if len(counts) == 1 and alone else None
-
-    def _fetch(
+    def fetch(
         self,
         purpose: str,
         names: Sequence[str],
@@ -346,41 +386,40 @@ class GraphLearner(ArrayLearner):
         training: bool,
         operations: Sequence[str] = (),
         more: Mapping[str, np.ndarray] | None = None,
+        joined: bool = True,
     ) -> list[Any]:
-        """Run the session on a batch's rows."""
-        program, more = self.program, dict(more or {})
+        """Run the session on a batch's rows; with the other ranks where they meet within it, unless it is a trial."""
+        program, more = self.program, {**(more or {}), **self.draws}
         if program.active:
             more[program.active] = np.array(batch.rows > 0, np.float64)
         arrays = _arranged(program.inputs, batch.x, "x")
         ports = flatten(program.inputs)[0]
-        if program.labels is not None and batch.y is not None:
+        if program.labels is not None:
+            if batch.y is None:
+                raise DataError("the graph takes labels, and the data has none. Pass (x, y), or label_cols=.")
             arrays += _arranged(program.labels, batch.y, "y")
             ports = ports + flatten(program.labels)[0]
         feeds = [port.name for port in ports] + [name for name, *_ in program.feeds] + list(more)
         values = [value[0 if training else 1] for _, *value in program.feeds]
         call = self._call(purpose, [*names, *operations], feeds)
-        self.meets = True
         try:
-            return call(*arrays, *values, *more.values(), *self._drawn())
+            with self.sums.joined(joined):
+                return call(*arrays, *values, *more.values(), *self._drawn())
         except tf.errors.OpError as error:
-            if self.error is not None:  # of which TensorFlow has kept the text alone
-                raise self.error from None
+            if self.sums.error is not None:  # of which TensorFlow has kept only the text
+                raise self.sums.error from None
             if not isinstance(error, tf.errors.InvalidArgumentError):
                 raise
             raise DataError(f"the graph cannot compute a batch of {batch.rows} rows: {error.message}") from error
-        finally:
-            self.meets = False
 
     def _ranks(self) -> int:
         return self.world.size if "world" in self.__dict__ else 1
 
-    def _add(self, array: np.ndarray) -> np.ndarray:
-        """Return the sum of an array over all ranks; in answers, which ranks give each for itself, the array."""
-        try:
-            return self.world.all_reduce([array], "sum")[0] if self.meets else array
-        except BaseException as error:
-            self.error = error
-            raise
+    def _streams(self) -> int:
+        """Return a number by which draws that count for themselves differ between ranks, and from fit to fit."""
+        if "world" not in self.__dict__:
+            return 0
+        return self.world.rank + self.world.size * (0 if self.start is None else self.start.steps)
 
     def _call(self, purpose: str, fetches: Sequence[str], feeds: Sequence[str]) -> Callable[..., list[Any]]:
         """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is.
@@ -409,20 +448,11 @@ class GraphLearner(ArrayLearner):
         return self.calls[key]
 
     def _drawn(self) -> list[np.ndarray]:
-        """Return the seed of this step's draws, where the graph draws."""
-        return [self.generator.integers(2**62, size=2)] if self.program.draw else []
-
-    def _agree_on_updates(self, rows: int, step_rows: int) -> None:
-        """Give the variables that updates have written the mean over the ranks, by their rows."""
-        values = self.values.read(self.program.averages)
-        flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
-        flat = flat * rows if rows else np.zeros_like(flat)  # no number may come of the rows that stand in for none
-        means, start = self.world.all_reduce([flat], "sum")[0] / step_rows, 0
-        for name, value in values.items():
-            part = means[start : start + value.size].reshape(value.shape)
-            start += value.size
-            values[name] = (np.rint(part) if value.dtype.kind in "iub" else part).astype(value.dtype)
-        self.values.write(values)
+        """Return the seeds of this step's draws, where the graph draws: of this rank, and of all ranks."""
+        if not self.program.draw:
+            return []
+        common = np.random.default_rng((self.__dict__.get("seed", 0), self.steps))
+        return [np.stack([each.integers(2**62, size=2) for each in (self.generator, common)])]
 
     def _clipped(self, gradients: Arrays) -> dict[str, np.ndarray]:
         arrays = dict(gradients)
@@ -442,7 +472,8 @@ class GraphLearner(ArrayLearner):
 
             values = self.values.read([spec.variable for spec in self.program.gradients])
             parameters = {name: torch.nn.Parameter(torch.from_numpy(np.array(v))) for name, v in values.items()}
-            self.torch = parameters, self.method.build(list(parameters.values()))
+            own = parameters if isinstance(self.method, MethodsByPrefix) else list(parameters.values())
+            self.torch = parameters, self.method.build(own)
         return self.torch
 
     def _step_outside(self, gradients: Arrays) -> None:
@@ -453,6 +484,38 @@ class GraphLearner(ArrayLearner):
             parameter.grad = torch.from_numpy(np.ascontiguousarray(gradients[name])).to(parameter.dtype)
         optimizer.step()
         self.values.write({name: parameter.detach().numpy() for name, parameter in parameters.items()})
+
+
+class RankSums:
+    """The sums over ranks in the middle of a run of a session.
+
+    Args:
+        world: The ranks; None for a rank without others.
+    """
+
+    def __init__(self, world: World | None) -> None:
+        self.world = world
+        self.is_joined = False
+        self.error: BaseException | None = None
+
+    @contextmanager
+    def joined(self, is_joined: bool) -> Iterator[None]:
+        """Sum over all ranks while a block runs; other runs, such as predictions, are those of one rank."""
+        self.is_joined = is_joined
+        try:
+            yield
+        finally:
+            self.is_joined = False
+
+    def add(self, array: np.ndarray) -> np.ndarray:
+        """Return the sum of an array over the ranks."""
+        if not self.is_joined or self.world is None:
+            return array
+        try:
+            return self.world.all_reduce([array], "sum")[0]
+        except BaseException as error:
+            self.error = error
+            raise
 
 
 class Values:
@@ -487,31 +550,6 @@ class Values:
             rest = {name: value for name, value in rest.items() if name not in names}
 
 
-class TensorMetric(Metric):
-    """A metric that the graph itself computes: a mean over rows, or over its counts; a sum stays one.
-
-    Args:
-        tensor: Its name in the program.
-        sums: Whether it is a sum over rows.
-    """
-
-    def __init__(self, tensor: str, sums: bool = False) -> None:
-        self.name = self.tensor = tensor
-        self.sums = sums
-
-    def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
-        """Return the sum, and its count."""
-        return output.sum(), target.sum()
-
-    def score(self, total: Any, count: Any) -> Any:
-        """Return the mean, or the sum."""
-        return total if self.sums else total / count
-
-
-def _names(part: Part) -> list[str]:
-    return [part.name, part.mass] if part.mass else [part.name]
-
-
 def _templates(program: GraphProgram) -> dict[str, np.ndarray]:
     """Return arrays that take no memory, in the shapes of the gradients."""
     specs = {spec.name: spec for spec in program.variables}
@@ -520,7 +558,7 @@ def _templates(program: GraphProgram) -> dict[str, np.ndarray]:
         spec = specs[gradient.variable]
         arrays[spec.name] = np.broadcast_to(np.zeros((), spec.dtype), spec.shape)
         if gradient.indices is not None:
-            arrays[spec.name + _ROWS] = np.broadcast_to(np.zeros((), np.float32), spec.shape[:1])
+            arrays[spec.name + ROWS_OF_SPARSE] = np.broadcast_to(np.zeros((), np.float32), spec.shape[:1])
     return arrays
 
 
@@ -540,6 +578,22 @@ def _arranged(ports: Any, tree: Any, what: str) -> list[np.ndarray]:
             f"{len(arrays)}. Pass one array (or column) for each."
         )
     return [port.arrange(array) for port, array in zip(places, arrays, strict=True)]
+
+
+def _mixing_loss(name: str, ranks: int) -> ArgumentError:
+    return ArgumentError(
+        f"the loss {name!r} takes rows together, so {ranks} workers, of which each has a part of the rows, cannot "
+        'evaluate it. Evaluate with one worker, or pass loss_reduction="mean" to from_graph to take it as that of each '
+        "worker's own rows."
+    )
+
+
+def _mixing_metric(name: str) -> ArgumentError:
+    return ArgumentError(
+        f"the metric {name!r} of a batch is not made of those of its parts, so it cannot be computed over several "
+        "batches or workers. Pass a tensor of means, sums or extremes of one value a row, a metric of orca.metrics, or "
+        "evaluate with one worker and a batch_size of all rows."
+    )
 
 
 def _losses(total: float, mass: float, rows: int) -> Losses:

@@ -1,9 +1,10 @@
-"""Norms: statistics of a batch within a graph, such as those of batch normalization. Owns how they are over all ranks.
+"""Norms: numbers within a graph that are made of the rows of all ranks. Owns how ranks add them up in a step.
 
-A mean over rows that other rows are made of is taken over the rows of all ranks of a step. On the driver, a copy of the
+These are means over rows that other rows are made of, as in batch normalization; the sums and means of a loss that is
+no sum of them, such as the root of a mean; and those that updates write into variables. On the driver, a copy of the
 graph gets sums over the ranks, before gradients are made, so that gradients are summed on their way back, too. In the
 shipped graph such a sum is an Identity: right for one rank. A rank of several turns it into a call of the world's sum.
-Statistics within loops or functions of the graph stay as they are: rows need other rows then, which terms.py tells.
+Numbers within loops or functions of the graph stay those of a rank.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
 from orca.errors import ArgumentError
-from orca_classic.tf1.graph.terms import Analysis, ancestors, has_rows, is_batch_norm
+from orca_classic.tf1.graph.nodes import op_of
+from orca_classic.tf1.graph.terms import (
+    JOINT,
+    WRITES,
+    Analysis,
+    Head,
+    ancestors,
+    has_rows,
+    is_batch_norm,
+    is_open,
+)  # fmt: skip
 
 ACTIVE = "orca_active"  # fed with 0 on a rank without rows
 _SUM = "orca_sum"
@@ -40,17 +51,15 @@ class RowStatistics:
         updates: Operations that run with a step.
 
     Attributes:
-        means: Operations that take a mean over rows, of which other rows, or updates, are made.
+        means: Operations that take a mean over rows, of which other rows are made.
         norms: Operations of batch normalization that take statistics of their own.
     """
 
     def __init__(self, analysis: Analysis, heads: Iterable[Any], updates: Iterable[Any]) -> None:
-        heads, updates = list(heads), list(updates)
         members = ancestors([*heads, *updates]) & analysis.by_value
         gradients = [op for op in members if _DERIVED.search(op.name)]
         rows = [op for op in members if any(has_rows(tensor) for tensor in op.outputs)]
         before = ancestors([each.op for op in rows for each in op.inputs], control=False)
-        before |= ancestors(updates, control=False) - ancestors(heads, control=False)  # a mean loss is a term, not this
         norms = [op for op in members if is_batch_norm(op) and "Grad" not in op.type]
         means = [op for op in members & before if _is_over_rows(op) and op not in analysis.after_picks]
         self.norms, self.means = (
@@ -73,7 +82,7 @@ def _is_over_rows(op: Any) -> bool:
     if op.type != "Mean" or not op.outputs[0].dtype.is_floating:
         return False
     rows, mean = op.inputs[0].shape, op.outputs[0].shape
-    return rows.rank is not None and not rows.is_fully_defined() and mean.is_fully_defined()
+    return rows.rank is not None and is_open(op.inputs[0]) and mean.is_fully_defined()
 
 
 def _same_everywhere(op: Any, analysis: Analysis) -> bool:
@@ -93,47 +102,82 @@ def _differs(op: Any, analysis: Analysis) -> bool:
 
 @dataclass(frozen=True)
 class AgreedGraph:
-    """A graph whose statistics over rows are those of all ranks.
+    """A graph whose numbers made of rows are those of all ranks.
 
     Attributes:
         graph: The user's graph, or a copy of it.
-        sums: The operations in it that sum over ranks; the statistics themselves, for one rank in the user's graph.
+        sums: The operations in it that sum over ranks.
+        totals: Name of a tensor that is one rank's number -> name of that of all ranks.
+        has_statistics: Whether rows are made of numbers of other rows, on the way to the loss.
     """
 
     graph: Any
     sums: frozenset[Any]
+    totals: Mapping[str, str]
+    has_statistics: bool
 
 
 def agreed(
-    graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str], alone: bool = False
+    graph: Any,
+    ports: Iterable[str],
+    losses: Iterable[str],
+    metrics: Iterable[str],
+    updates: Iterable[str],
+    alone: bool = False,
 ) -> AgreedGraph:
-    """Return a graph, or a changed copy of it where rows need other rows.
+    """Return a graph, or a changed copy of it where numbers must be those of all ranks.
 
     Args:
         graph: The graph.
         ports: Names of the tensors that rows are fed to.
-        heads: Names of the operations that losses and metrics come from.
+        losses: Names of the operations that losses come from.
+        metrics: Names of those that metrics come from.
         updates: Names of operations that run with a step.
         alone: Whether one rank has all rows, and the kernels of the graph as it is, which are faster, are right.
     """
-    ports, heads, updates = list(ports), list(heads), list(updates)
-    conditions = _conditions(graph, [*heads, *updates])
-    statistics = RowStatistics.of(graph, ports, heads, updates)
-    if not conditions and (alone or not statistics):
-        return AgreedGraph(graph, frozenset((*statistics.means, *statistics.norms)))
+    ports, losses, metrics, updates = list(ports), list(losses), list(metrics), list(updates)
+    ends = [*losses, *metrics, *updates]
+    conditions = _conditions(graph, ends)
+    statistics = RowStatistics.of(graph, ports, [*losses, *metrics], updates)
+    if not conditions and (alone or not (statistics or _heads(graph, ports, losses, updates))):
+        return AgreedGraph(graph, frozenset(), {}, bool(RowStatistics.of(graph, ports, losses, updates)))
     graph = _copy(graph)
     while conditions:
         for name in conditions:
             _lower(graph.get_operation_by_name(name))
-        conditions = _conditions(graph, [*heads, *updates])  # those that were within branches
-    statistics = RowStatistics.of(graph, ports, heads, updates)
+        conditions = _conditions(graph, ends)  # those that were within branches
+    statistics = RowStatistics.of(graph, ports, [*losses, *metrics], updates)
+    has_statistics = bool(RowStatistics.of(graph, ports, losses, updates))
+    totals: dict[str, str] = {}
     with graph.as_default():
         tf.placeholder_with_default(tf.ones([], tf.float64), [], name=ACTIVE)
         for mean, variance in _pairs(statistics.means):
             _replace_means(mean, variance)
         for op in statistics.norms:
             _replace_fused(op)
-    return AgreedGraph(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)))
+        for head in _heads(graph, ports, losses, updates):
+            totals |= _replace_reductions(head)
+    return AgreedGraph(graph, _sums(graph), totals, has_statistics)
+
+
+def _sums(graph: Any) -> frozenset[Any]:
+    return frozenset(op for op in graph.get_operations() if _SUMS.search(op.name))
+
+
+def _heads(graph: Any, ports: Iterable[str], losses: Iterable[str], updates: Iterable[str]) -> list[Head]:
+    """Return what must be computed from totals: each loss that is no sum of terms, and each write into a variable."""
+    analysis, sums = Analysis(graph.as_graph_element(name) for name in ports), _sums(graph)
+    ops = [graph.get_operation_by_name(name) for name in losses]
+    roots = [op for op in ops if any(term.kind == JOINT for term in analysis.terms(op.outputs[0]))]
+    before = ancestors([*ops, *map(graph.get_operation_by_name, updates)])
+    roots += sorted((op for op in before if op.type.startswith(WRITES)), key=lambda op: op.name)
+    heads = []
+    for root in roots:
+        head = analysis.head([root], sums)
+        inner = ancestors([each.op for op in head.reductions for each in op.inputs])  # rows need these, as they are
+        reductions = tuple(op for op in head.reductions if op not in inner and _same_everywhere(op, analysis))
+        heads += [Head(head.ops, reductions)] if reductions else []
+    return heads
 
 
 def _copy(graph: Any) -> Any:
@@ -211,6 +255,45 @@ def _replace_means(mean: Any, variance: Any) -> None:
         _redirect(each, tf.cast(new, old.dtype))
 
 
+def _replace_reductions(head: Head) -> dict[str, str]:
+    """Let the end of a computation use totals over all ranks; return the names of these, by those of a rank's own."""
+    local = [op.outputs[0] for op in head.reductions]
+    users = [[(op, at) for op, at in _users(tensor) if op in head.ops] for tensor in local]
+    counts = [
+        tf.size(op.inputs[0], out_type=tf.int64) / tf.size(tensor, out_type=tf.int64)
+        if op.type == "Mean"
+        else tf.ones([], tf.float64)
+        for op, tensor in zip(head.reductions, local, strict=True)
+    ]
+    flat = tf.concat([_weighted(tensor, count) for tensor, count in zip(local, counts, strict=True)], 0)
+    parts = tf.split(_total(flat), [tf.size(tensor) + 1 for tensor in local], num=len(local))
+    totals: dict[str, str] = {}
+    for op, tensor, part, each in zip(head.reductions, local, parts, users, strict=True):
+        total = part[:-1] / part[-1] if op.type == "Mean" else part[:-1]
+        total = tf.reshape(total, tensor.shape)
+        if op.type == "Shape":  # of which rows are the first open dimension
+            sizes = op.inputs[0].shape.as_list() if op.inputs[0].shape.rank is not None else [None]
+            rows = tf.one_hot(sizes.index(None), tf.size(tensor), True, False)
+            total = tf.where(rows, total, tf.cast(tensor, tf.float64))
+        total = tf.cast(total, tensor.dtype)
+        _redirect(each, total)
+        totals[tensor.name] = total.name
+    return totals
+
+
+def _weighted(number: Any, count: Any) -> Any:
+    """Return a rank's number times what it counts for, and that; flat, in float64: nothing for a rank without rows."""
+    weight = count * tf.get_default_graph().get_tensor_by_name(f"{ACTIVE}:0")
+    part = tf.math.multiply_no_nan(tf.cast(number, tf.float64), weight)  # a mean of nothing is no number
+    return tf.concat([tf.reshape(part, [-1]), tf.reshape(weight, [1])], 0)
+
+
+def _total(flat: Any) -> Any:
+    """Return the sum over ranks."""
+    with flat.graph.gradient_override_map({"Identity": _GRADIENT}):
+        return tf.identity(flat, name=_SUM)
+
+
 def _replace_fused(op: Any) -> None:
     """Let all that uses the outputs of fused batch normalization use those over all ranks, by the same fast kernels."""
     users = [_users(tensor) for tensor in op.outputs[:3]]
@@ -267,9 +350,7 @@ def _over_ranks(means: list[Any], count: Any) -> list[Any]:
     weight = count * tf.get_default_graph().get_tensor_by_name(f"{ACTIVE}:0")
     parts = [tf.math.multiply_no_nan(tf.cast(mean, tf.float64), weight) for mean in means]  # a mean of nothing is none
     flat = tf.concat([*(tf.reshape(part, [-1]) for part in parts), tf.reshape(weight, [1])], 0)
-    with flat.graph.gradient_override_map({"Identity": _GRADIENT}):
-        total = tf.identity(flat, name=_SUM)
-    *sums, whole = tf.split(total, [*(tf.size(mean) for mean in means), 1], num=len(means) + 1)
+    *sums, whole = tf.split(_total(flat), [*(tf.size(mean) for mean in means), 1], num=len(means) + 1)
     whole = tf.reshape(whole, [])
     return [*(tf.reshape(each / whole, mean.shape) for each, mean in zip(sums, means, strict=True)), whole]
 
@@ -328,7 +409,7 @@ def let_ranks_meet(definition: Any, add: Callable[[np.ndarray], np.ndarray]) -> 
     users: dict[str, list[str]] = {}
     for node in definition.node:
         for each in node.input:
-            users.setdefault(_source(each), []).append(node.name)
+            users.setdefault(op_of(each), []).append(node.name)
     earlier: list[str] = []
     for name in [name for name in order if name in sums]:
         for other in reversed(earlier):
@@ -358,7 +439,7 @@ def _order(nodes: Mapping[str, Any], roots: Iterable[str]) -> list[str]:
             elif name not in names:
                 names.add(name)
                 stack.append((name, True))
-                stack += [(_source(each), False) for each in reversed(nodes[name].input)]
+                stack += [(op_of(each), False) for each in reversed(nodes[name].input)]
     return order
 
 
@@ -368,11 +449,11 @@ def _guards(nodes: Mapping[str, Any], order: Iterable[str]) -> dict[str, frozens
     for name in order:
         conditions = []
         for each in nodes[name].input:
-            source = _source(each)
+            source = op_of(each)
             guard = guards.get(source, frozenset())
             if nodes[source].op in _SWITCHES and not each.startswith("^"):
                 predicate = _predicate(nodes, source)
-                if nodes[_source(predicate)].op != "LoopCond":  # a loop runs, and ends, whatever it counts to
+                if nodes[op_of(predicate)].op != "LoopCond":  # a loop runs, and ends, whatever it counts to
                     guard |= {(predicate, each.endswith(":1"))}
             conditions.append(guard)
         join = frozenset.intersection if nodes[name].op in _MERGES else frozenset.union
@@ -382,8 +463,8 @@ def _guards(nodes: Mapping[str, Any], order: Iterable[str]) -> dict[str, frozens
 
 def _predicate(nodes: Mapping[str, Any], switch: str) -> str:
     name = nodes[switch].input[1]
-    while nodes[_source(name)].op == "Identity":
-        name = nodes[_source(name)].input[0]
+    while nodes[op_of(name)].op == "Identity":
+        name = nodes[op_of(name)].input[0]
     return str(name)
 
 
@@ -404,7 +485,3 @@ def _live(
             "keep. Use one placeholder for training in all of it, or train with one worker."
         )
     return min(alive, key=place.__getitem__)
-
-
-def _source(reference: str) -> str:
-    return re.sub(r":\d+$", "", reference).lstrip("^")

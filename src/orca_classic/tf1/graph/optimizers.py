@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -218,7 +218,7 @@ def graph_optimizer(optimizer: Any) -> Any:
     Raises:
         ArgumentError: It is none, or has no such twin.
     """
-    if isinstance(optimizer, ZooOptimizer):
+    if isinstance(optimizer, ZooOptimizer) or type(optimizer).__name__ == "TFOptimizer":  # Keras' own around tf.train's
         return optimizer.optimizer
     if isinstance(optimizer, str):
         legacy = _legacy()
@@ -237,8 +237,72 @@ def graph_optimizer(optimizer: Any) -> Any:
 
 
 def is_optim_method(optimizer: Any) -> bool:
-    """Say whether an optimizer is one of `orca_classic.bigdl.optimizers` (BigDL's), which are built for torch."""
+    """Return whether an optimizer is one of `orca_classic.bigdl.optimizers` (BigDL's), which are built for torch."""
     return hasattr(optimizer, "build") and not hasattr(optimizer, "apply_gradients")
+
+
+@dataclass(frozen=True)
+class MethodsByPrefix:
+    """An optim method of `orca_classic.bigdl.optimizers` for each prefix of the names of variables."""
+
+    methods: Mapping[str, Any]
+
+    def check(self, names: Iterable[str]) -> None:
+        """Check that there is one method for each variable.
+
+        Raises:
+            ArgumentError: There is none, or there are several.
+        """
+        for name in names:
+            prefixes = [prefix for prefix in self.methods if name.startswith(prefix)]
+            if len(prefixes) != 1:
+                raise ArgumentError(
+                    f"each trained variable needs one optim method, by a prefix of its name; {name!r} has "
+                    f"{prefixes or 'none'} of {list(self.methods)}."
+                )
+
+    def build(self, parameters: Mapping[str, Any]) -> _SeveralOptimizers:
+        """Return the optimizers of torch for some parameters, by name."""
+        parts = []
+        for prefix, method in self.methods.items():
+            own = [parameter for name, parameter in parameters.items() if name.startswith(prefix)]
+            parts += [method.build(own)] if own else []
+        return _SeveralOptimizers(parts)
+
+
+class _SeveralOptimizers:
+    """Optimizers of torch that step together.
+
+    Args:
+        parts: The optimizers.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return the groups of all."""
+        return [group for part in self.parts for group in part.param_groups]
+
+    def step(self) -> None:
+        """Take a step of each."""
+        for part in self.parts:
+            part.step()
+
+    def end_epoch(self, *numbers: Any) -> None:
+        """Tell each that an epoch has ended, for its schedule."""
+        for part in self.parts:
+            part.end_epoch(*numbers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a result of `state_dict`."""
+        for part, own in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(own)
 
 
 def learning_rate(optimizer: Any) -> Any:

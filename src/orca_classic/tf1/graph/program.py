@@ -19,12 +19,23 @@ import tensorflow.compat.v1 as tf
 
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import flatten, map_tree
+from orca_classic.tf1.graph.draws import DRAW, draw_by_step
+from orca_classic.tf1.graph.nodes import closure, op_of
 from orca_classic.tf1.graph.norms import ACTIVE, GRADIENTS, AgreedGraph, agreed
 from orca_classic.tf1.graph.optimizers import TrainStep, learning_rate, no_variables
-from orca_classic.tf1.graph.terms import COUNTED, ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
+from orca_classic.tf1.graph.terms import (
+    CONSTANT,
+    JOINT,
+    ROWS,
+    SUM,
+    WRITES,
+    Analysis,
+    Term,
+    ancestors,
+    has_rows,
+)  # fmt: skip
 
 _VARIABLES = {"VariableV2", "Variable", "VarHandleOp"}
-_WRITES = ("Assign", "Scatter", "Apply", "ResourceApply", "ResourceScatter")
 # A kind of operation that stays in the user's process -> why, and the remedy.
 _STAYING = {
     r"(Eager)?PyFunc(Stateless)?": "is a py_func: it calls a function of this process, which cannot be sent to the "
@@ -34,13 +45,6 @@ _STAYING = {
     r"\w*(Queue|Reader|Barrier|StagingArea)(V2)?": "reads from a queue of tf.train, which is filled in this process. "
     "Use placeholders as inputs, and pass the data to fit.",
 }
-# An operation that draws by its own count -> the one that draws by a seed it is given.
-_DRAWS = {
-    "RandomUniform": ("StatelessRandomUniform", ("dtype", "T")),
-    "RandomStandardNormal": ("StatelessRandomNormal", ("dtype", "T")),
-    "TruncatedNormal": ("StatelessTruncatedNormal", ("dtype", "T")),
-}
-_DRAW = "orca_draw"
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class FedTensor:
             raise DataError(
                 f"{self.name!r} takes {self.dtype}; the data has {_kind(rows)}. Turn it into numbers first."
             )
-        rows = rows.astype(self.dtype, copy=False)
+        rows = self._cast(rows)
         if self.shape is None:
             return rows
         sizes = self.shape[1:]
@@ -89,6 +93,17 @@ class FedTensor:
             f"a row for {self.name!r} must have the shape {_shown(sizes)}; the data has {_shown(rows.shape[1:])}. "
             "Give the data, or the placeholder, the other's shape."
         )
+
+    def _cast(self, rows: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            cast = rows.astype(self.dtype, copy=False)
+        if rows.dtype.kind == "f" and cast.dtype.kind in "iu" and not np.array_equal(rows, cast):
+            wrong = rows[rows != cast].ravel()[0]
+            raise DataError(
+                f"{self.name!r} takes {self.dtype}, and the data has {wrong}. Round the data, or make the placeholder "
+                "one of floats."
+            )
+        return cast
 
 
 @dataclass(frozen=True)
@@ -123,17 +138,37 @@ class VariableSpec:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A term of a scalar by its names; see terms.py.
+class Reduction:
+    """A number made of rows, by the names of its tensors, and how those of several batches become one.
 
-    The lower part of a ratio is fed where a rank's own is zero. The cause is an operation that takes rows together.
+    Attributes:
+        name: The tensor with the number of a batch.
+        kind: The type of the operation: Mean, Max, Min and Shape; all others are sums.
+        count: For a mean, the tensor with the number of its elements.
+        rows: For a shape, the dimension of the rows.
+        total: Another tensor that stands for the number of all batches.
     """
 
     name: str
     kind: str
-    mass: str | None = None
-    lower: FedTensor | None = None
-    cause: str = ""
+    count: str = ""
+    rows: int = 0
+    total: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A term of a scalar by its name (see terms.py), and for a JOINT one the reductions that it is computed from."""
+
+    name: str
+    kind: str
+    reductions: tuple[Reduction, ...] = ()
+
+    @property
+    def fetches(self) -> list[str]:
+        """Return the tensors of a batch that the value over several batches is made of."""
+        reductions = [name for each in self.reductions for name in (each.name, each.count) if name]
+        return reductions if self.kind == JOINT else [self.name]
 
 
 @dataclass(frozen=True)
@@ -172,18 +207,21 @@ class GraphProgram:
         loss: The terms of the loss.
         total: The tensor with this rank's part of the loss; "" where there is none to train.
         shares: The tensor that the share of each term is fed to.
-        draw: The tensor that the step's seed is fed to; "" where nothing is drawn.
+        draw: The tensor that the step's seeds are fed to; "" where nothing is drawn.
+        draws: The tensors that are drawn by it.
         gradients: The gradients.
         apply: The operation that applies them; "" where they are applied outside of the graph.
         updates: Operations that run with the forward pass of training.
-        averages: The variables that these write.
+        written: The variables that these, or the forward pass itself, write.
         rate: The learning rate, or the tensor that tells it.
         metrics: Name of a metric -> its tensor and the rows or counts that it is over.
         feeds: Tensor -> (value in training, value in evaluations and answers).
         targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
         turns: The optimizers that take turns, where there are several.
         answers: Whether there are outputs that need the inputs alone.
-        active: The tensor that tells a rank without rows; "" where no statistics of a batch are over all ranks.
+        active: The tensor that tells a rank without rows; "" where no number within a step is over all ranks.
+        has_statistics: Whether rows are made of numbers of other rows, as in batch normalization.
+        is_claimed: Whether the user says what the loss is over.
         placeholder: One that nothing has a value for; "" where there is none.
     """
 
@@ -198,10 +236,11 @@ class GraphProgram:
     total: str = ""
     shares: str = ""
     draw: str = ""
+    draws: tuple[str, ...] = ()
     gradients: tuple[GradientSpec, ...] = ()
     apply: str = ""
     updates: tuple[str, ...] = ()
-    averages: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     rate: Any = None
     metrics: Mapping[str, Part] = field(default_factory=dict)
     feeds: tuple[tuple[str, Any, Any], ...] = ()
@@ -209,6 +248,8 @@ class GraphProgram:
     turns: tuple[Turn, ...] = ()
     answers: bool = False
     active: str = ""
+    has_statistics: bool = False
+    is_claimed: bool = False
     placeholder: str = ""
 
     def checked(self) -> GraphProgram:
@@ -237,7 +278,7 @@ class GraphProgram:
 
     def evaluating(self) -> GraphProgram:
         """Return the part of it that evaluates: without gradients, and without the optimizer's variables."""
-        less = replace(self, total="", shares="", gradients=(), apply="", updates=(), averages=(), slots=frozenset())
+        less = replace(self, total="", shares="", gradients=(), apply="", updates=(), slots=frozenset())
         variables = [spec for spec in self.variables if spec.name not in self.slots]
         less = replace(less, rate=None, turns=())
         return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
@@ -246,8 +287,8 @@ class GraphProgram:
         """Return the names of all that is fetched."""
         parts = [*self.loss, *self.metrics.values()]
         heads = [tree for tree in (self.outputs, self.targets) if tree is not None]
-        names = [self.total, *flatten(heads)[0], *(part.name for part in parts)]
-        names += [part.mass for part in parts] + [spec.values for spec in self.gradients]
+        names = [self.total, *flatten(heads)[0], *(name for part in parts for name in (part.name, *part.fetches))]
+        names += [each.total for part in parts for each in part.reductions] + [spec.values for spec in self.gradients]
         names += [spec.indices for spec in self.gradients] + [self.rate if isinstance(self.rate, str) else ""]
         return [name for name in names if name]
 
@@ -265,6 +306,7 @@ def training_program(
     metrics: Mapping[str, Any] | None = None,
     updates: Sequence[Any] = (),
     feeds: Mapping[Any, Any] | None = None,
+    loss_reduction: str | None = None,
     alone: bool = False,
 ) -> GraphProgram:
     """Return the program of a graph.
@@ -281,6 +323,7 @@ def training_program(
         metrics: Name -> tensor.
         updates: Operations that run with the forward pass of training.
         feeds: Tensor -> value, or (value in training, value otherwise).
+        loss_reduction: "mean", "sum" or "none": what the loss is over; unless given, the graph tells.
         alone: Whether it is for one rank.
 
     Raises:
@@ -301,19 +344,20 @@ def training_program(
         outputs=None if outputs is None else map_tree(lambda tensor: tensor.name, outputs),
         answers=outputs is not None and not _needs(flatten(outputs)[0], [] if labels is None else flatten(labels)[0]),
         feeds=_fed_values(feeds or {}),
-        updates=tuple(getattr(op, "op", op).name for op in updates),
+        updates=tuple(dict.fromkeys(getattr(op, "op", op).name for op in (*updates, *(each.op for each in losses)))),
         rate=_name_of_rate(steps[0]) if steps else None,
-        averages=_written(updates),
+        written=_written(graph, [*things, *updates, *losses]),
+        is_claimed=loss_reduction is not None,
     )
     variables = [VariableSpec.of(variable) for variable in _variables(graph).values()]
     setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
     setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
-    heads = [each.op.name for each in (*losses, *(metrics or {}).values())]
-    trainables = [f"{v.op.name}:0" for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)]
-    whole = agreed(graph, [port.name for port in ports], heads, program.updates, alone)
-    program = replace(program, active=f"{ACTIVE}:0" if whole.graph is not graph and whole.sums else "")
+    metric_ops = [each.op.name for each in (metrics or {}).values() if hasattr(each, "op")]
+    summed = [] if loss_reduction else [each.op.name for each in losses]
+    whole = agreed(graph, [port.name for port in ports], summed, metric_ops, program.updates, alone)
+    program = replace(program, active=f"{ACTIVE}:0" if whole.sums else "", has_statistics=whole.has_statistics)
     graph = whole.graph
-    program = _with_terms(program, whole, ports, losses, metrics or {}, turns, trainables)
+    program = _with_terms(program, whole, ports, losses, metrics or {}, turns, loss_reduction)
     definition = graph.as_graph_def()
     if steps or weights:
         program, definition = _with_gradients(program, graph, loss, steps, weights)
@@ -327,21 +371,29 @@ def _with_terms(
     losses: Sequence[Any],
     metrics: Mapping[str, Any],
     turns: Sequence[tuple[TrainStep, int]],
-    trainables: Sequence[str],
+    loss_reduction: str | None,
 ) -> GraphProgram:
     """Return the program with the terms of its losses and metrics, which its graph gets operations for."""
     there = whole.graph.as_graph_element  # by a name: the graph may be a copy of the user's
-    analysis = Analysis([there(port.name) for port in ports], whole.sums)
     with whole.graph.as_default(), tf.name_scope("orca_step"):
-        over = {
-            name: _metric_part(analysis, name, there(getattr(tensor, "name", tensor)))
-            for name, tensor in metrics.items()
-        }
-        terms = {each.name: analysis.terms(there(each.name)) for each in losses}
-        variables = list(map(there, trainables))
-        parts = [_loss_part(term, analysis, variables) for term in _distinct(terms.values())]
+        scalars = {name: _scalar_of(name, there(getattr(each, "name", each))) for name, each in metrics.items()}
+        analysis = Analysis(there(port.name) for port in ports)
+        parts = _Parts(analysis, whole)
+        over = {name: parts.of_metric(scalar) for name, scalar in scalars.items()}
+        if loss_reduction is None:
+            terms = {each.name: analysis.terms(there(each.name)) for each in losses}
+        else:
+            terms = {each.name: [_claimed(there(each.name), loss_reduction)] for each in losses}
+        loss = [parts.of(term) for term in _distinct(terms.values())]
     all_turns = [_turn(terms[each.loss.name], each, count) for each, count in turns]
-    return replace(program, loss=tuple(parts), metrics=over, turns=tuple(all_turns))
+    return replace(program, loss=tuple(loss), metrics=over, turns=tuple(all_turns))
+
+
+def _claimed(loss: Any, reduction: str) -> Term:
+    """Return a loss as the term that the user says it is."""
+    if loss.shape.num_elements() != 1:  # a value a row
+        return Term(tf.reduce_mean(loss), ROWS)
+    return Term(loss, {"mean": ROWS, "sum": SUM, "none": CONSTANT}[reduction])
 
 
 def _distinct(losses: Iterable[Sequence[Term]]) -> list[Term]:
@@ -395,7 +447,7 @@ def _with_gradients(
         apply=steps[0].apply.name if len(steps) == 1 else "",
     )
     definition = graph.as_graph_def()
-    gradient_ports = {_op(name) for spec in specs for name in (spec.port, spec.indices_port) if name}
+    gradient_ports = {op_of(name) for spec in specs for name in (spec.port, spec.indices_port) if name}
     for node in definition.node:
         if node.name in gradient_ports:  # a point that passes a gradient on, and is always fed here
             node.op = "Placeholder"
@@ -428,23 +480,21 @@ def _shipped(
 ) -> GraphProgram:
     """Return the program with the part of a graph that it needs, checked and made ready to travel."""
     nodes = {node.name: node for node in definition.node}
-    roots = [_op(name) for name in program.tensors()]
+    roots = [op_of(name) for name in program.tensors()]
     roots += [name for name in (program.apply, *program.updates, *(turn.apply for turn in program.turns)) if name]
     ports = [*flatten(program.inputs)[0], *([] if program.labels is None else flatten(program.labels)[0])]
-    entries = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
-    entries |= {_op(program.shares)} if program.shares else set()
-    gradient_ports = {_op(name) for spec in program.gradients for name in (spec.port, spec.indices_port) if name}
-    names = _closure(nodes, roots, entries | gradient_ports)
+    entries = {op_of(port.name) for port in ports} | {op_of(name) for name, *_ in program.feeds}
+    entries |= {op_of(program.shares)} if program.shares else set()
+    gradient_ports = {op_of(name) for spec in program.gradients for name in (spec.port, spec.indices_port) if name}
+    names = closure(nodes, roots, entries | gradient_ports)
     variables = [spec for spec in specs if spec.name in names]
     functions = {function.signature.name: function for function in definition.library.function}
     _check_nodes((nodes[name] for name in sorted(names)), functions)
-    open_names = [
-        name for name in sorted(names - entries - gradient_ports - {_DRAW}) if nodes[name].op == "Placeholder"
-    ]
+    open_names = [name for name in sorted(names - entries - gradient_ports - {DRAW}) if nodes[name].op == "Placeholder"]
     program = replace(program, placeholder=open_names[0] if open_names else "")
-    tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, names)]
-    more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
-    members = _closure(nodes, [*roots, *more, *tables, *(entries & nodes.keys()), *gradient_ports], set())
+    tables = [name for name in setup if closure(nodes, [name]) & _resources(nodes, names)]
+    more = [op_of(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
+    members = closure(nodes, [*roots, *more, *tables, *(entries & nodes.keys()), *gradient_ports])
     graph = tf.GraphDef(versions=definition.versions, library=definition.library)
     for node in definition.node:
         if node.name in members:
@@ -452,12 +502,17 @@ def _shipped(
             copy.CopyFrom(node)
             copy.device = ""
             copy.attr.pop("_class", None)  # beside which other operation to run, which may be gone
-    if program.draw:
-        draw = program.draw if _DRAW in members else ""
+    if not program.draw:
+        draw, draws = draw_by_step(graph, names, entries)
     else:
-        draw = _drawn_by_step(graph, names)
-    active = program.active if _op(program.active) in members else ""
-    program = replace(program, variables=tuple(variables), setup=tuple(tables), draw=draw, active=active)
+        draw, draws = program.draw if DRAW in members else "", program.draws
+    draws = tuple(name for name in draws if op_of(name) in names)
+    active = program.active if op_of(program.active) in members else ""
+    written = tuple(name for name in program.written if name in names)
+    program = replace(
+        program, variables=tuple(variables), setup=tuple(tables), draw=draw, draws=draws, active=active,
+        written=written,
+    )  # fmt: skip
     return replace(program, graph=graph.SerializeToString())
 
 
@@ -477,82 +532,63 @@ def _resources(nodes: Mapping[str, Any], names: set[str]) -> set[str]:
     return {name for name in names if "Table" in nodes[name].op or nodes[name].op in _VARIABLES}
 
 
-def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) -> set[str]:
-    """Return nodes and all that must run before them; those to stop at are taken, and the nodes before them are not."""
-    names: set[str] = set()
-    stack = list(roots)
-    while stack:
-        name = stack.pop()
-        if name not in names:
-            names.add(name)
-            stack += [] if name in stops else [_op(each) for each in nodes[name].input]
-    return names
+def _scalar_of(name: str, tensor: Any) -> Any:
+    """Return a metric as a scalar: the mean of one that is a number a row.
 
-
-def _drawn_by_step(definition: Any, names: set[str]) -> str:
-    """Let operations draw by a seed that is fed; return the tensor it is fed to, "" where nothing is drawn.
-
-    Operations in a loop stay as they are, as they draw more than once in a step, and so do those within functions.
+    Raises:
+        ArgumentError: It is no tensor of one number, or of one a row.
     """
-    loops = {node.name for node in definition.node if node.op in ("Enter", "RefEnter", "NextIteration")}
-    nodes = {node.name: node for node in definition.node}
-    drawing = [
-        node
-        for node in definition.node
-        if node.op in _DRAWS and node.name in names and not _closure(nodes, [node.name], set()) & loops
-    ]
-    if not drawing:
-        return ""
-    seed = definition.node.add(name=_DRAW, op="Placeholder")
-    seed.attr["dtype"].type = tf.int64.as_datatype_enum
-    seed.attr["shape"].shape.CopyFrom(tf.TensorShape([2]).as_proto())
-    for number, node in enumerate(drawing):
-        offset = definition.node.add(name=f"{_DRAW}/offset_{number}", op="Const")
-        offset.attr["dtype"].type = tf.int64.as_datatype_enum
-        offset.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.array([number, 0], np.int64)))
-        own = definition.node.add(name=f"{_DRAW}/seed_{number}", op="AddV2", input=[_DRAW, offset.name])
-        own.attr["T"].type = tf.int64.as_datatype_enum
-        op, attributes = _DRAWS[node.op]
-        node.op = op
-        for name in [name for name in node.attr if name not in attributes]:
-            del node.attr[name]
-        node.attr["Tseed"].type = tf.int64.as_datatype_enum
-        node.input.insert(1, own.name)
-    return f"{_DRAW}:0"
-
-
-def _part(term: Term, analysis: Analysis) -> Part:
-    mass = mass_tensor(term).name if term.mass is not None else None
-    cause = analysis.mixer_before(term.tensor) if term.kind == WHOLE else ""
-    return Part(term.tensor.name, term.kind, mass, cause=cause)
-
-
-def _loss_part(term: Term, analysis: Analysis, variables: Sequence[Any]) -> Part:
-    part = _part(term, analysis)
-    if not hasattr(term.mass, "op"):
-        return part
-    mass = term.tensor.graph.get_tensor_by_name(str(part.mass))
-    if any(gradient is not None for gradient in tf.gradients(mass, variables)):
-        return Part(part.name, WHOLE)  # the gradient of one rank's rows needs the counts of the others
-    return replace(part, lower=FedTensor.of(term.mass))
-
-
-def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
     if not hasattr(tensor, "graph") or not hasattr(tensor, "shape"):
         raise ArgumentError(
             f"the metric {name!r} must be a tensor; got {type(tensor).__name__}. Pass a scalar tensor, such as the "
             "mean of tf.equal(...), or a list of metrics of orca.metrics."
         )
     if has_rows(tensor):
-        mean = tf.reduce_mean(tf.cast(tensor, tf.float32)).name
-        if analysis.mixes(tensor):
-            return Part(mean, WHOLE, cause=analysis.mixer(tensor))
-        if tensor.op in analysis.after_picks:
-            return Part(mean, COUNTED, tf.cast(tf.size(tensor), tf.float32).name)
-        return Part(mean, ROWS)
+        return tf.reduce_mean(tf.cast(tensor, tf.float32))
     if tensor.shape.rank is None or tensor.shape.num_elements() != 1:
         raise ArgumentError(f"the metric {name!r} must be one number, or one a row; {tensor.name!r} is {tensor.shape}.")
-    return _part(analysis.term(tensor), analysis)
+    return tensor
+
+
+class _Parts:
+    """The terms of losses and metrics as parts of a program.
+
+    Args:
+        analysis: The analysis of the graph.
+        whole: The graph.
+    """
+
+    def __init__(self, analysis: Analysis, whole: AgreedGraph) -> None:
+        self.analysis, self.whole = analysis, whole
+
+    def of(self, term: Term) -> Part:
+        """Return a term."""
+        if term.kind != JOINT:
+            return Part(term.tensor.name, term.kind)
+        local = {total: name for name, total in self.whole.totals.items()}
+        totals = [self.whole.graph.get_tensor_by_name(name).op for name in local]
+        head = self.analysis.head([term.tensor.op], totals)
+        own = [self.whole.graph.get_tensor_by_name(local[op.outputs[0].name]).op for op in totals if op in head.stops]
+        reductions = sorted({*head.reductions, *own}, key=lambda op: op.name)
+        name = self.whole.totals.get(term.tensor.name, term.tensor.name)  # a loss that is one reduction itself
+        return Part(name, JOINT, tuple(map(self._reduction, reductions)))
+
+    def of_metric(self, tensor: Any) -> Part:
+        """Return a metric."""
+        terms = self.analysis.terms(tensor)
+        return self.of(terms[0] if len(terms) == 1 else Term(tensor, JOINT))
+
+    def _reduction(self, op: Any) -> Reduction:
+        tensor = op.outputs[0]
+        sizes = op.inputs[0].shape.as_list() if op.type == "Shape" and op.inputs[0].shape.rank is not None else [None]
+        count = tf.size(op.inputs[0]) / tf.size(tensor) if op.type == "Mean" else None
+        return Reduction(
+            tensor.name,
+            op.type,
+            "" if count is None else count.name,
+            sizes.index(None),
+            self.whole.totals.get(tensor.name, ""),
+        )
 
 
 def _needs(tensors: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -578,16 +614,17 @@ def _variables(graph: Any) -> dict[str, Any]:
     return {variable.op.name: variable for variable in variables if variable.op.name not in local}
 
 
-def _written(updates: Sequence[Any]) -> tuple[str, ...]:
-    """Return the names of the variables that some operations write."""
+def _written(graph: Any, ends: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of the variables that are written on the way to some ends, but for those of metrics."""
+    variables = _variables(graph)
     names = []
-    for op in ancestors(getattr(each, "op", each) for each in updates):
-        if op.type.startswith(_WRITES) and op.inputs:
+    for op in ancestors(getattr(each, "op", each) for each in ends):
+        if op.type.startswith(WRITES) and op.inputs:
             target = op.inputs[0].op
             while target.type in ("Identity", "Enter", "RefEnter", "Switch", "RefSwitch") and target.inputs:
                 target = target.inputs[0].op
-            names += [target.name] if target.type in _VARIABLES else []
-    return tuple(dict.fromkeys(names))
+            names += [target.name] if target.name in variables else []
+    return tuple(sorted(set(names)))
 
 
 def _fed_values(feeds: Mapping[Any, Any]) -> tuple[tuple[str, Any, Any], ...]:
@@ -602,10 +639,6 @@ def _fed_values(feeds: Mapping[Any, Any]) -> tuple[tuple[str, Any, Any], ...]:
         kind = tensor.dtype.base_dtype.as_numpy_dtype
         values.append((tensor.name, *(np.asarray(each, kind) for each in both)))
     return tuple(values)
-
-
-def _op(name: str) -> str:
-    return re.sub(r":\d+$", "", name).lstrip("^")
 
 
 def _kind(array: np.ndarray) -> str:

@@ -101,23 +101,28 @@ class TFDataset:
 
     @property
     def tensors(self) -> tuple[Any, ...]:
-        """Return the placeholders of the default graph: (features, labels), or (features,) without labels."""
+        """Return the placeholders of the default graph: (features, labels), or (features,) without labels.
+
+        A tf.data.Dataset of more parts than two has one for each.
+        """
         tf = tensorflow().compat.v1
         graph = tf.get_default_graph()
         if graph not in self._tensors:
             self._tensors[graph] = tuple(map_tree(lambda meta: meta.placeholder(tf), self.tensor_structure))
             _datasets.setdefault(graph, []).append(self)
-        return self._tensors[graph]
+        tensors = self._tensors[graph]
+        is_flat = len(tensors) == 1 and type(tensors[0]) is tuple and len(tensors[0]) > 2
+        return tensors[0] if is_flat else tensors
 
     @property
     def feature_tensors(self) -> Any:
         """Return the placeholders of the features."""
-        return self.tensors[0]
+        return self.tensors[0] if self.labelled else only(self.tensors)
 
     @property
     def label_tensors(self) -> Any:
         """Return the placeholders of the labels; None if there are none."""
-        return self.tensors[1] if len(self.tensors) > 1 else None
+        return self.tensors[1] if self.labelled else None
 
     @property
     def output_shapes(self) -> Any:
@@ -528,13 +533,6 @@ def dataset_behind(tensors: Iterable[Any]) -> TFDataset:
     return datasets[0]
 
 
-def mode_of(dataset: Any) -> Any:
-    """Return the context in which to extend a tf.data.Dataset: eager mode, or the graph that it is part of."""
-    variant = dataset._variant_tensor
-    eager = hasattr(variant, "numpy")
-    return tensorflow().__internal__.eager_context.eager_mode() if eager else variant.graph.as_default()
-
-
 def batched_by(dataset: Any) -> int | None:
     """Return the batch size of a tf.data.Dataset: 32 for an unknown one, None for a dataset without batches."""
     stack = [dataset]
@@ -633,6 +631,8 @@ def _with_zeros(data: Any) -> Any:
     if hasattr(data, "transform_shard"):
         return data.transform_shard(_with_zeros)
     if hasattr(data, "element_spec"):
+        from orca_classic.tf1.packed_rows import mode_of
+
         with mode_of(data):
             return data.map(lambda *row: (row[0] if len(row) == 1 else row, 0))
     return data

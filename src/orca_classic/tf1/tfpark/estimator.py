@@ -13,10 +13,9 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from orca.core.metrics import AUC, Accuracy, Metric, metrics_of
-from orca.core.triggers import MaxIteration
 from orca.errors import ArgumentError
 from orca_classic.data.tf.loading import tensorflow
-from orca_classic.tf1.tfpark.dataset import TFDataset, batched_by, mode_of
+from orca_classic.tf1.tfpark.dataset import TFDataset, batched_by
 from orca_classic.tf1.tfpark.predictor import as_records
 from orca_classic.tf1.tfpark.summaries import SummaryVerbs
 
@@ -175,7 +174,7 @@ class TFEstimator(GraphMemory, SummaryVerbs):
             self._restore(estimator.sess)
             epochs, start = self._progress
             estimator.begin_after(epochs, start)
-            ends = {"epochs": 1} if steps is None else {"epochs": 1 << 30, "end_trigger": MaxIteration(start + steps)}
+            ends = {"epochs": 1} if steps is None else {"max_steps": steps}
             self._show(estimator).fit(
                 dataset.filled(),
                 batch_size=dataset.batch_size or dataset.batch_per_thread or 32,
@@ -300,6 +299,8 @@ def dataset_of(data: Any, mode: str) -> TFDataset:
             f"input_fn must return a TFDataset or a tf.data.Dataset; got {type(data).__name__}. Wrap arrays with "
             "TFDataset.from_ndarrays((x, y), batch_size=32)."
         )
+    from orca_classic.tf1.packed_rows import mode_of
+
     size = batched_by(data) or 32
     sizes = (size, None) if mode == TRAIN else (None, size)
     with mode_of(data):

@@ -12,6 +12,20 @@ from orca_classic.tf1.tfpark.predictor import as_records
 from orca_classic.tf1.tfpark.summaries import SummaryVerbs
 
 _LOCAL = 32
+# Keras' name of a metric -> the name that it had in distributed evaluations: Keras' short one, and BigDL's.
+_OLDER_NAMES = {
+    "acc": "acc Top1Accuracy", "accuracy": "acc Top1Accuracy", "mae": "mae MAE", "mean_absolute_error": "mae MAE",
+    "top_k_categorical_accuracy": "top5acc Top5Accuracy", "sparse_top_k_categorical_accuracy": "top5acc Top5Accuracy",
+}  # fmt: skip
+
+
+class Scores(dict[str, float]):
+    """The results of a distributed evaluation, under the names that they had; Keras' names find them, too."""
+
+    def __missing__(self, name: str) -> float:
+        if name in _OLDER_NAMES and _OLDER_NAMES[name] in self:
+            return self[_OLDER_NAMES[name]]
+        raise KeyError(name)
 
 
 class KerasModel(SummaryVerbs):
@@ -107,7 +121,7 @@ class KerasModel(SummaryVerbs):
             validation_split: The share of the rows that Keras keeps for validations; 0 when distributed.
             validation_data: Arrays (x, y) for validations; those of a TFDataset come with it.
             distributed: Whether to train on arrays distributed.
-            kwargs: More arguments of Keras' fit, or of the Estimator's.
+            kwargs: More arguments of Keras' fit, or of the Estimator's, where `verbose` is ignored.
 
         Raises:
             ArgumentError: A TFDataset has no batch_size.
@@ -118,6 +132,7 @@ class KerasModel(SummaryVerbs):
             valid = x.validation_for() if validation_data is None else validation_data
             size: int | None = x.batch_size
             kwargs.setdefault("shuffle", x.shuffle)
+            self._build(x)
         elif not distributed:
             return self.model.fit(
                 x, y, batch_size=batch_size, epochs=epochs, validation_split=validation_split,
@@ -125,6 +140,7 @@ class KerasModel(SummaryVerbs):
             )  # fmt: skip
         else:
             x, valid, size = (x, y), validation_data, batch_size or _LOCAL
+        kwargs.pop("verbose", None)
         if validation_split:
             raise ArgumentError(
                 "validation_split is for training here. Pass validation_data, or give the TFDataset validation data."
@@ -136,19 +152,26 @@ class KerasModel(SummaryVerbs):
     ) -> dict[str, float]:
         """Evaluate the loss and the metrics, on a TFDataset or on arrays; returns them by name."""
         if isinstance(x, TFDataset):
-            return dict(self.estimator.evaluate(x, batch_size=x.batch_per_thread or x.batch_size or _LOCAL))
+            return dict(self.estimator.evaluate(x, batch_size=_batch_of(x, "evaluate")))
         if distributed:
-            return dict(self.estimator.evaluate((x, y), batch_size=batch_per_thread or _LOCAL))
+            scores = self.estimator.evaluate((x, y), batch_size=batch_per_thread or _LOCAL)
+            return Scores({_OLDER_NAMES.get(name, name): value for name, value in scores.items()})
         values = self.model.evaluate(x, y, batch_size=batch_per_thread, verbose=0)
         return dict(zip(self.metrics_names, values if isinstance(values, list) else [values], strict=True))
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
         """Predict the rows of a TFDataset, as an RDD where a Spark is up; arrays, as arrays."""
         if isinstance(x, TFDataset):
-            return as_records(self.estimator.predict(x, batch_size=x.batch_per_thread), self.model.outputs)
+            return as_records(self.estimator.predict(x, batch_size=_batch_of(x, "predict")), self.model.outputs)
         if distributed:
             return self.estimator.predict(x, batch_size=batch_per_thread)
         return self.model.predict(x, batch_size=batch_per_thread, verbose=0)
+
+    def _build(self, data: TFDataset) -> None:
+        """Give a model without an input shape that of the data, where it is built in a graph."""
+        from orca_classic.tf1.estimators.keras import build_for
+
+        build_for(self.model, data)
 
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, reset_metrics: bool = True
@@ -163,3 +186,18 @@ class KerasModel(SummaryVerbs):
     def predict_on_batch(self, x: Any) -> Any:
         """Predict one batch here, by Keras itself."""
         return self.model.predict_on_batch(x)
+
+
+def _batch_of(data: TFDataset, verb: str) -> int:
+    """Return the batch size of a dataset.
+
+    Raises:
+        ArgumentError: It has none.
+    """
+    size = data.batch_per_thread or data.batch_size
+    if size is None:
+        raise ArgumentError(
+            f"The batch_per_thread of TFDataset must be specified when used in KerasModel {verb}. Pass it to the "
+            "from_ method."
+        )
+    return size

@@ -194,11 +194,12 @@ class TFNet:
     def evaluate(self, dataset: Any, batch_size: int, val_methods: Any) -> dict[str, float]:
         """Evaluate metrics of the answers, compared with the labels of (x, y) or a TFDataset of arrays."""
         from orca.core.metrics import metrics_of
+        from orca_classic.bigdl.validation import with_classes_from_zero
 
         data = dataset.data_for("evaluate") if isinstance(dataset, TFDataset) else dataset
         if not isinstance(data, tuple) or len(data) != 2:
             raise ArgumentError(f"evaluate of a TFNet takes arrays (x, y); got {type(data).__name__}.")
-        metrics = metrics_of(val_methods)
+        metrics = with_classes_from_zero(metrics_of(val_methods))
         answers, y = self.estimator.predict(data[0], batch_size=batch_size), data[1]
         for metric in metrics:
             metric.update(answers, y)

@@ -58,7 +58,8 @@ class TFOptimizer(SummaryVerbs):
 
         Args:
             loss: A scalar tensor.
-            optim_method: An optimizer of `bigdl.optim.optimizer`, `tf.train` or Keras.
+            optim_method: An optimizer of `bigdl.optim.optimizer`, `tf.train` or Keras; or a dict of those of
+                `bigdl.optim.optimizer`, by the prefixes of the names of the variables that they train.
             session: The session with the variables; a new one unless given.
             inputs: The tensors that data is fed to, when these are not `dataset.tensors`: (features, labels).
             dataset: The data, when the graph is not built on its tensors.
@@ -135,9 +136,10 @@ class TFOptimizer(SummaryVerbs):
             val_spilt: The same.
             options: More arguments of the Estimator: backend, workers_per_node, seed.
         """
-        from orca_classic.tf1.estimators.keras import keras_estimator
+        from orca_classic.tf1.estimators.keras import build_for, keras_estimator
 
         _refuse_split(val_split or val_spilt)
+        build_for(keras_model, dataset)
         estimator = keras_estimator(keras_model, metrics, model_dir, optimizer or optim_method, **options)
         return cls(estimator, dataset, session_config)
 
@@ -191,6 +193,10 @@ class TFOptimizer(SummaryVerbs):
             end_trigger=None if isinstance(trigger, MaxEpoch) else trigger,
             **options,
         )
+        if self.sess is not None and self.estimator.model_dir is not None:  # where tf.train.latest_checkpoint looks
+            self.estimator.save_tf_checkpoint(
+                f"{self.estimator.model_dir.rstrip('/')}/model-{self.estimator.trained[1]}"
+            )
         return self
 
     def set_constant_gradient_clipping(self, min_value: float, max_value: float) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow.compat.v1 as tf
 
-from classic.tf1.graphs import ROWS, X, Y, adam, assert_same, graph, momentum, plain_loop, values
+from classic.tf1.graphs import CLASSES, ROWS, X, Y, adam, assert_same, graph, momentum, plain_loop, values
 from orca.callbacks import Callback
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
@@ -31,6 +31,9 @@ from orca.testing import shards_of
 from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration
 from orca_classic import Estimator
 from orca_classic.bigdl.optimizers import SGD, Adam
+from orca_classic.bigdl.validation import Top1Accuracy, Top5Accuracy
+from orca_classic.data.tf.data import Dataset
+from orca_classic.tf1.packed_rows import PackedDataset
 
 WHOLE = np.arange(ROWS)
 OPTIMIZERS = {
@@ -109,15 +112,25 @@ def test_losses_of_every_kind_are_exact(name: str) -> None:
     assert_same(trained_on([11, 12], slow, LOSSES[name]), plain_loop(slow, [WHOLE] * 4, LOSSES[name]))
 
 
-def test_a_loss_that_parts_of_a_step_cannot_tell_needs_one_worker() -> None:
-    def root(ends: Any) -> Any:
-        return tf.sqrt(tf.reduce_mean(tf.square(ends.each)), name="root")
+def hardest(ends: Any) -> Any:
+    return tf.reduce_mean(tf.nn.top_k(ends.each, tf.shape(ends.each)[0] // 2)[0], name="hardest")
 
-    made = graph(root)
+
+def test_a_loss_in_which_rows_need_each_other_trains_on_one_worker_or_as_claimed() -> None:
+    made = graph(hardest)
     estimator(made, adam).fit((X, Y), epochs=4, batch_size=ROWS)
-    assert_same(values(made), plain_loop(adam, [WHOLE] * 4, root))
-    with pytest.raises(WorkerFailed, match="'root:0' is neither a mean nor a sum over the rows.*2 workers"):
-        estimator(graph(root), adam, workers_per_node=2).fit((X, Y))
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 4, hardest))
+    with pytest.raises(WorkerFailed, match="'hardest:0' takes rows together: 2 workers.*loss_reduction="):
+        estimator(graph(hardest), adam, workers_per_node=2).fit((X, Y))
+    estimator(graph(hardest), adam, workers_per_node=2, loss_reduction="mean").fit((X, Y), batch_size=ROWS)
+    with pytest.raises(ArgumentError, match='loss_reduction must be "mean", "sum", "none" or None; got \'avg\''):
+        estimator(graph(), adam, loss_reduction="avg")
+
+
+def test_a_loss_of_one_value_a_row_is_averaged_if_it_is_no_reduction() -> None:
+    made = graph(lambda ends: ends.each)
+    estimator(made, adam, workers_per_node=2, loss_reduction="none").fit((X, Y), epochs=2, batch_size=ROWS)
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 2))
 
 
 def chosen(ends: Any) -> Any:
@@ -146,14 +159,17 @@ def test_a_rank_that_counts_nothing_adds_nothing(name: str, monkeypatch: pytest.
     assert_same(trained_on([11], momentum, RARE[name], steps=2), plain_loop(momentum, [WHOLE] * 2, RARE[name]))
 
 
-def test_counts_that_are_learned_need_one_worker() -> None:
-    def learned(ends: Any) -> Any:
-        weights = tf.nn.softplus(ends.outputs[:, 0])
-        return tf.reduce_sum(ends.each * weights) / tf.reduce_sum(weights)
+def test_a_rehearsal_leaves_no_trace() -> None:
+    def moved(ends: Any) -> Any:
+        with tf.control_dependencies([tf.assign_add(tf.get_variable("count", [], tf.int32, trainable=False), 1)]):
+            return tf.reduce_mean(tf.identity(ends.each)) * tf.reduce_mean(ends.each)
 
-    for normalize in (None, by_hand):
-        est = estimator(graph(learned, normalize=normalize), momentum)
-        assert [part.kind for part in est.learner.program.loss] == ["whole"]
+    for dropout in (0.0, 0.5):  # whose draws are no difference between ranks
+        made = graph(moved, dropout=dropout)
+        with made.graph.as_default():
+            made.session.run(tf.assign(tf.global_variables("count")[0], 0))
+        estimator(made, adam, workers_per_node=2).fit((X, Y), epochs=2, batch_size=ROWS)
+        assert values(made)["count"] == 2
 
 
 def test_batches_without_a_counted_row_leave_means_alone() -> None:
@@ -304,6 +320,45 @@ def test_evaluation_is_exact_for_any_batch() -> None:
     assert by_outputs == pytest.approx({"loss": loss, "Accuracy": accuracy}, abs=1e-6)
 
 
+@pytest.mark.parametrize(("ranks", "size"), [(1, 7), (2, 10)])
+def test_metrics_that_are_no_means_are_exact(ranks: int, size: int) -> None:
+    made = graph()
+    with made.graph.as_default():
+        error = made.outputs[:, 0] - tf.cast(made.y, tf.float32)
+        classes = tf.argmax(made.outputs, 1)
+        centred = tf.square(error - tf.reduce_mean(error))
+        metrics = {
+            "root": tf.sqrt(tf.reduce_mean(tf.square(error))),
+            "largest": tf.reduce_max(tf.abs(error)),
+            "total": tf.reduce_sum(error),
+            "ratio": tf.reduce_sum(error) / tf.reduce_sum(tf.abs(error)),
+            "streamed": tf.metrics.accuracy(made.y, classes),
+            "recall": tf.metrics.recall(made.y > 0, classes > 0)[1],
+        }
+        made.session.run(tf.local_variables_initializer())
+        tensors = {name: each[1] if isinstance(each, tuple) else each for name, each in metrics.items()}
+        truth = made.session.run(tensors, {made.x: X, made.y: Y})
+        mixing = {"r2": 1 - tf.reduce_mean(tf.square(error)) / tf.reduce_mean(centred)}
+    scores = estimator(made, workers_per_node=ranks, metrics=metrics).evaluate((X, Y), batch_size=size)
+    scores.pop("loss")
+    assert scores == pytest.approx({name: float(value) for name, value in truth.items()}, rel=1e-4)
+    refused = estimator(made, workers_per_node=ranks, metrics=mixing)
+    if ranks == 1:
+        expected = made.session.run(mixing["r2"], {made.x: X, made.y: Y})
+        assert refused.evaluate((X, Y), batch_size=ROWS)["r2"] == pytest.approx(expected, rel=1e-4)
+    with pytest.raises((ArgumentError, WorkerFailed), match="the metric 'r2' of a batch is not made of those of its"):
+        refused.evaluate((X, Y), batch_size=size)
+
+
+def test_classes_of_tensorflow_count_from_zero() -> None:
+    made = graph()
+    with made.graph.as_default():
+        made.outputs = tf.one_hot(made.y, CLASSES)
+    metrics = [Top1Accuracy(), Top5Accuracy()]
+    scores = estimator(made, metrics=metrics, targets=made.y).evaluate((X, Y))
+    assert [scores["Top1Accuracy"], scores["Top5Accuracy"]] == [1.0, 1.0]
+
+
 def test_weighted_losses_are_evaluated_over_all_weights() -> None:
     made = graph(masked)
     loss = made.session.run(made.loss, {made.x: X, made.y: Y})
@@ -343,6 +398,37 @@ def test_a_tf_data_dataset_trains_in_parts() -> None:
     python = rows.map(lambda x, y: (tf.numpy_function(np.sign, [x], tf.float32), y))
     with pytest.raises(ArgumentError, match="calls a function of Python.*cannot be sent"):
         est.fit(python)
+
+
+def test_elements_of_tf_data_meet_inputs_and_labels_in_order() -> None:
+    made = graph()
+    with made.graph.as_default():
+        other = tf.placeholder(tf.float32, [None])
+        loss = tf.reduce_mean(made.each * other)
+        est = Estimator.from_graph(
+            inputs=[made.x, other], labels=made.y, outputs=made.outputs, loss=loss, optimizer=momentum(),
+            sess=made.session, backend="local", workers_per_node=2,
+        )  # fmt: skip
+    rows = tf.data.Dataset.from_tensor_slices((X, np.ones(ROWS, "float32"), Y))
+    est.fit(rows, epochs=2, batch_size=ROWS)
+    assert_same(values(made), plain_loop(momentum, [WHOLE] * 2))
+    assert est.evaluate(rows)["loss"] == pytest.approx(est.evaluate(((X, np.ones(ROWS)), Y))["loss"])
+
+
+def test_ranks_read_a_pipeline_that_shuffles_in_one_order() -> None:
+    packed = PackedDataset.of(tf.data.Dataset.range(40).shuffle(40))
+    parts = [np.concatenate(list(packed.rows(number, 2))) for number in range(2)]
+    assert sorted(np.concatenate(parts)) == list(range(40))
+
+
+def test_a_pipeline_without_end_is_read_step_by_step() -> None:
+    made = graph()
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).repeat()
+    est = estimator(made, adam, workers_per_node=2).fit(rows, max_steps=4, batch_size=ROWS)
+    assert est.trained[1] == 4
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 4))
+    with pytest.raises(DataError, match="the data has no end"):
+        est.predict(rows)
 
 
 def test_values_are_fed_by_the_mode() -> None:
@@ -471,6 +557,12 @@ def test_wrong_ends_are_refused_at_once() -> None:
         est.fit((X, Y), hard_code_batch_size=True)
     with pytest.raises(WorkerFailed, match=r"a row for 'features:0' must have the shape \(5,\); the data has \(4,\)"):
         est.fit((X[:, :4], Y))
+    with pytest.raises((DataError, WorkerFailed), match="'labels:0' takes int32, and the data has 0.5"):
+        est.fit((X, Y * 0.5))
+    with pytest.raises((DataError, WorkerFailed), match="the graph takes labels, and the data has none"):
+        est.fit(X)
+    with pytest.raises(ArgumentError, match="sample_weight is not supported for a graph"):
+        est.fit((X, Y), sample_weight=Y)
 
 
 def test_updates_run_and_agree() -> None:
@@ -482,6 +574,37 @@ def test_updates_run_and_agree() -> None:
     est = estimator(made, momentum, workers_per_node=2, updates=[update])
     est.fit((X, Y), epochs=2, batch_size=ROWS)
     np.testing.assert_allclose(values(made)["average"], X.mean(0) * 0.19, atol=1e-6)
+
+
+def test_counters_count_the_rows_of_all_ranks() -> None:
+    made = graph()
+    with made.graph.as_default():
+        seen = tf.get_variable("seen", [], tf.int32, initializer=tf.zeros_initializer(), trainable=False)
+        steps = tf.get_variable("steps", [], tf.int32, initializer=tf.zeros_initializer(), trainable=False)
+        updates = [tf.assign_add(seen, tf.shape(made.x)[0]), tf.assign_add(steps, 1)]
+        made.session.run([seen.initializer, steps.initializer])
+    estimator(made, momentum, workers_per_node=2, updates=updates).fit((X, Y), epochs=3, batch_size=20)
+    assert (values(made)["seen"], values(made)["steps"]) == (3 * ROWS, 9)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_averages_move_once_a_step(ranks: int, tmp_path: Path) -> None:
+    def averaged(ends: Any) -> Any:
+        average = tf.get_variable("average", [CLASSES], initializer=tf.zeros_initializer(), trainable=False)
+        with tf.control_dependencies([tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(ends.outputs, 0))]):
+            ends.outputs = tf.identity(ends.outputs)  # as slim.batch_norm(updates_collections=None) does
+            loss = tf.reduce_mean(ends.each) + tf.reduce_sum(ends.each)
+        return tf.identity(loss)
+
+    made = graph(averaged)
+    est = estimator(made, slow, workers_per_node=ranks, model_dir=str(tmp_path))
+    est.fit((X, Y), epochs=3, batch_size=ROWS, validation_data=(X, Y), checkpoint_trigger=EveryEpoch())
+    est.evaluate((X, Y))
+    assert_same(values(made), plain_loop(slow, [WHOLE] * 3, averaged))
+
+
+def slow() -> Any:
+    return tf.train.MomentumOptimizer(0.001, 0.9)
 
 
 def by_hand(rows: Any, training: Any) -> Any:
@@ -530,7 +653,7 @@ def test_batch_normalization_within_a_loop_needs_one_worker() -> None:
         )[1]
         made.loss = tf.reduce_mean(tf.square(rows))
     est = estimator(made, adam, workers_per_node=2, metrics=None)
-    with pytest.raises(WorkerFailed, match=r"is neither a mean nor a sum.*'.*while.*' takes rows together.*one worker"):
+    with pytest.raises(WorkerFailed, match=r"takes rows together.*one worker"):
         est.fit((X, Y), batch_size=ROWS)
 
 
@@ -601,6 +724,8 @@ def test_dataframes_and_shards_train_score_and_answer_as_arrays_do(spark: Any) -
     assert est.evaluate(shards, batch_size=7) == pytest.approx({"loss": loss, "acc": accuracy}, abs=1e-6)
     rows = sorted(est.predict(frame, feature_cols=["x"]).collect(), key=lambda row: row.n)
     np.testing.assert_allclose([row.prediction for row in rows], truth, atol=1e-5)
+    mapped = Dataset.from_tensor_slices(shards).map(lambda row: row["x"])
+    np.testing.assert_allclose(est.predict(mapped).collect(), truth, atol=1e-5)  # an entry per row
     parts = est.predict(shards).collect()
     np.testing.assert_allclose(np.concatenate([part["prediction"] for part in parts]), truth, atol=1e-5)
 

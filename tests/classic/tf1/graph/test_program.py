@@ -12,6 +12,7 @@ pytest.importorskip("tensorflow")
 import tensorflow.compat.v1 as tf
 
 from classic.tf1.graphs import X, graph
+from orca.core.source import Batch
 from orca.errors import ArgumentError, DataError
 from orca_classic.tf1.graph.learner import GraphLearner
 from orca_classic.tf1.graph.optimizers import ZooOptimizer, step_of
@@ -121,6 +122,38 @@ def test_a_graph_draws_by_the_seed_of_the_step() -> None:
         return learner.outputs(X)
 
     assert np.array_equal(drawn(1), drawn(1)) and not np.array_equal(drawn(1), drawn(2))
+    learner.leave()
+
+
+DRAWS = {
+    "integers": lambda rows: tf.random.uniform([rows, 40], 0, 9, tf.int32),
+    "categories": lambda rows: tf.random.categorical(tf.log([[0.2, 0.8]]) + tf.zeros([rows, 2]), 40),
+    "gamma": lambda rows: tf.random.gamma([40], tf.ones([rows]) * 4.5),
+    "poisson": lambda rows: tf.random.poisson(tf.ones([rows]) * 4.5, [40]),
+}
+MEANS = {"integers": 4.0, "categories": 0.8, "gamma": 4.5, "poisson": 4.5}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_every_draw_goes_by_the_seed_of_the_step(name: str) -> None:
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        x = tf.placeholder(tf.float32, [None, 5])
+        drawn = DRAWS[name](tf.shape(x)[0])
+        fixed = DRAWS[name](2)
+        learner = GraphLearner(shipped(inputs=x, outputs=[x[:, 0], drawn + 0, fixed + 0]))
+    learner._make(0)
+
+    def draws(seed: int) -> Any:
+        learner.generator = np.random.default_rng(seed)
+        return learner.fetch("draws", [drawn.name, fixed.name], Batch(X, None, len(X), len(X)), True)
+
+    (one, same), (two, again), (three, _) = draws(1), draws(2), draws(1)
+    assert np.array_equal(one, three) and not np.array_equal(one, two)
+    assert np.array_equal(same, again)  # what no row decides is the same on all ranks
+    assert np.mean(one) == pytest.approx(MEANS[name], rel=0.1)
+    learner.steps += 1
+    assert not np.array_equal(draws(1)[1], same)
     learner.leave()
 
 

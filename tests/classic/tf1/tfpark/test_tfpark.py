@@ -19,7 +19,7 @@ from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.metrics import Accuracy
 from orca.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIteration
 from orca_classic.bigdl.optimizer import TrainSummary, ValidationSummary
-from orca_classic.bigdl.optimizers import Adam
+from orca_classic.bigdl.optimizers import SGD, Adam
 from orca_classic.tf1.tfpark import (
     KerasModel,
     TFDataset,
@@ -458,11 +458,74 @@ def test_a_keras_model_is_trained_by_an_optimizer_and_twice_by_itself(tmp_path: 
     assert set(here) == {"loss", "accuracy"} <= set(there)
     assert [there[name] for name in here] == pytest.approx(list(here.values()), abs=1e-4)
     assert model.metrics_names == ["loss", "accuracy"]
-    np.testing.assert_allclose(as_array(model.predict(TFDataset.from_ndarrays(X))), model.predict(X), atol=1e-5)
+    answers = as_array(model.predict(TFDataset.from_ndarrays(X, batch_per_thread=8)))
+    np.testing.assert_allclose(answers, model.predict(X), atol=1e-5)
     with pytest.raises(ArgumentError, match="The batch_size of TFDataset must be specified when used in KerasModel"):
         model.fit(TFDataset.from_ndarrays((X, Y), batch_per_thread=4))
     with pytest.raises(ArgumentError, match="validation_split is for training here"):
         model.fit(data, validation_split=0.2)
+
+
+def test_a_model_function_trains_on_data_without_end(tmp_path: Path) -> None:
+    def batches(mode: str) -> Any:
+        rows = tf2.data.Dataset.from_tensor_slices((X, Y))
+        return rows.shuffle(ROWS).repeat().batch(10) if mode == "train" else rows.batch(10)
+
+    made = TFEstimator(model_fn, adam(), model_dir=str(tmp_path), **LOCAL)
+    made.train(batches, steps=6)
+    assert made._progress[1] == 6
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model-6")
+    assert np.isfinite(made.evaluate(batches)["loss"])
+
+
+def test_an_optimizer_writes_checkpoints_that_tensorflow_finds(tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors
+        loss = cross_entropy(network(images), labels)
+        TFOptimizer.from_loss(loss, adam(), model_dir=str(tmp_path), **LOCAL).optimize(MaxEpoch(2))
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model-2")
+
+
+def test_variables_have_optim_methods_by_their_prefixes() -> None:
+    def trained(methods: Any) -> Any:
+        with tf.Graph().as_default():
+            images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors
+            logits = network(images) + tf.get_variable("other/bias", [CLASSES], initializer=tf.zeros_initializer())
+            optimizer = TFOptimizer.from_loss(cross_entropy(logits, labels), methods, **LOCAL)
+            optimizer.optimize(MaxEpoch(2))
+            return [optimizer.sess.run(variable) for variable in tf.trainable_variables()]
+
+    both = trained({"net/": Adam(0.1), "other/": SGD(0.0)})
+    np.testing.assert_array_equal(both[1], 0.0)
+    assert np.abs(both[0] - trained(Adam(0.1))[0]).max() < 0.1
+    with pytest.raises(ArgumentError, match="each trained variable needs one optim method.*'other/bias' has none"):
+        trained({"net/": Adam(0.1)})
+
+
+def test_elements_of_several_parts_have_a_tensor_each() -> None:
+    with tf.Graph().as_default():
+        rows = tf2.data.Dataset.from_tensor_slices((X[:, :2], X[:, 2:], Y))
+        data = TFDataset.from_tf_data_dataset(rows, batch_size=ROWS)
+        one, two, labels = data.tensors
+        loss = cross_entropy(network(tf.concat([one, two], 1)), labels)
+        optimizer = TFOptimizer.from_loss(loss, adam(), **LOCAL)
+        optimizer.optimize(MaxEpoch(3))
+        np.testing.assert_allclose(optimizer.sess.run(tf.trainable_variables()[0]), plain(3), atol=2e-6)
+
+
+def test_evaluations_have_the_names_of_the_older_systems() -> None:
+    model = tf2.keras.Sequential([tf2.keras.layers.Dense(CLASSES, activation="softmax")])  # without an input shape
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    park = KerasModel(model, **LOCAL)
+    park.fit(TFDataset.from_ndarrays((X, Y), batch_size=ROWS), epochs=2, verbose=0)
+    scores = park.evaluate(X, Y, distributed=True)
+    assert set(scores) == {"loss", "acc Top1Accuracy"}
+    assert scores["accuracy"] == pytest.approx(park.evaluate(X, Y)["accuracy"], abs=1e-5)
+    for verb in (park.evaluate, park.predict):
+        with pytest.raises(
+            ArgumentError, match=f"The batch_per_thread of TFDataset must be specified.*{verb.__name__}"
+        ):
+            verb(TFDataset.from_ndarrays((X, Y)))
 
 
 def test_wrong_datasets_are_refused() -> None:
