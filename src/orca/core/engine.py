@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -120,6 +120,7 @@ class Envelope:
     verbosity: str = "info"
     network: tuple[tuple[str, str], ...] = ()
     certificate: Certificate | None = None  # of the run, if its connections are encrypted
+    owners: tuple[int, ...] = ()  # of the folders of the path
 
 
 class ReportedFailure(OrcaError):
@@ -157,7 +158,9 @@ def dispatch(
             environment = tuple(hdfs.environment().items())
             sent = tuple(network.settings().items())
             path = tuple(sys.path)
-            yield Envelope(work, hub.ticket, settings, path, environment, verbosity.verbosity(), sent, certificate), hub
+            words = verbosity.verbosity()
+            owners = owners_of(path)
+            yield Envelope(work, hub.ticket, settings, path, environment, words, sent, certificate, owners), hub
     except WorkerFailed as failure:
         raise failure from None
     except OSError as error:
@@ -208,7 +211,7 @@ def run_rank(
         ReportedFailure: The rank failed, and its driver knows why.
         Exception: It failed, and cannot reach its driver.
     """
-    extend_path(envelope.path)
+    extend_path(envelope.path, envelope.owners)
     verbosity.adopt(envelope.verbosity)
     hdfs.adopt(dict(envelope.environment))
     network.adopt(dict(envelope.network))
@@ -326,18 +329,23 @@ def seal(job: Job, open_rows: Open) -> bytes:
     return dumps((job, open_rows), "the job")
 
 
-def extend_path(entries: Iterable[str]) -> None:
+def extend_path(entries: Iterable[str], owners: Collection[int]) -> None:
     """Let this worker import the driver's modules, where it has the same folders.
 
     Others may have put modules into a folder that is theirs here, or that everybody may write to, like /tmp.
+
+    Args:
+        entries: The driver's sys.path.
+        owners: The users whose folders the driver imports from.
     """
     for entry in entries:
-        if entry and entry not in sys.path and os.path.isdir(entry) and _is_trusted(entry):
-            sys.path.append(entry)
+        if entry and entry not in sys.path and os.path.isdir(entry):
+            status = os.stat(entry)
+            own = sys.platform == "win32" or status.st_uid in (os.geteuid(), 0, *owners)
+            if own and not status.st_mode & stat.S_IWOTH:
+                sys.path.append(entry)
 
 
-def _is_trusted(folder: str) -> bool:
-    """Return whether only this user and the system's administrator may write to a folder, or their group."""
-    status = os.stat(folder)
-    own = sys.platform == "win32" or status.st_uid in (os.geteuid(), 0)
-    return own and not status.st_mode & stat.S_IWOTH
+def owners_of(entries: Iterable[str]) -> tuple[int, ...]:
+    """Return the users to whom folders of this process' sys.path belong."""
+    return tuple(sorted({os.stat(entry).st_uid for entry in entries if os.path.isdir(entry)}))
