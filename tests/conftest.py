@@ -134,7 +134,8 @@ def pickled_like_a_users_code(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Yield the one SparkSession of this process: local, 3 slots. Other cluster modes run through run_program."""
-    for name in ("torch", "tensorflow", "orca_classic", "mxnet"):  # Spark's workers are forked with what is loaded now
+    # Spark's workers are forked with what is loaded now; orca_classic gives MXNet the names that numpy has dropped.
+    for name in ("torch", "tensorflow", "orca_classic", "mxnet"):
         with suppress(ImportError):
             importlib.import_module(name)
 

@@ -155,6 +155,14 @@ def test_a_folder_goes_there_and_back(place: str, tree: Path, tmp_path: Path) ->
         file.put_local_dir_to_remote(str(tmp_path / "nothing"), f"{place}/x")
 
 
+def test_files_behind_links_are_copied(place: str, tree: Path) -> None:
+    (tree.parent / "linked").mkdir()
+    (tree.parent / "linked" / "folder").symlink_to(tree / "deep")
+    (tree.parent / "linked" / "file").symlink_to(tree / "a")
+    file.put_local_dir_tree_to_remote(tree.parent / "linked", f"{place}/new")
+    assert content(f"{place}/new") == {"file": b"1", "folder/b": b"2", "folder/er/c d%": b"3"}
+
+
 def test_folders_are_merged_and_files_replaced_only_when_asked(place: str, tree: Path, tmp_path: Path) -> None:
     file.write_text(f"{place}/to/other", "stays")
     file.write_text(f"{place}/to/deep/b", "old")

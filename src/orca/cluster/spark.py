@@ -405,7 +405,8 @@ def wait_for_executors(session: SparkSession) -> None:
     if there == 0:
         raise OrcaError(
             f"none of the {count} executors that were asked for (spark.executor.instances) came in "
-            f"{START_PATIENCE:.0f} s. Look at the cluster's page for the reason, or ask for fewer or smaller ones."
+            f"{START_PATIENCE:.0f} s. Look at the cluster's page for the reason, or ask for fewer or smaller ones.",
+            code="no-executors",
         )
 
 
