@@ -78,7 +78,7 @@ class FitJob:
             learner.leave()
         state.epoch = since.first_epoch + len(history.epochs)
         state.steps = since.first_steps + history.steps
-        history = replace(history, stop=heartbeat.stop_point.order, busy=heartbeat.busy)
+        history = replace(history, stop=heartbeat.stop_point.outlived, busy=heartbeat.busy)
         return history, state if world.rank == 0 else None
 
 
