@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from orca.core.source import Batch
-from orca.core.state import State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import cut_rows, flatten, map_tree, unflatten
@@ -154,10 +153,10 @@ class _Stage:
         program = replace(learner.program, graph=with_fixed_draws(learner.program.graph))
         pair = _Pair()
         self.replicas = []
-        state = State(payload={"models": [learner.weights()]})
         for world in (_PairWorld(None, 0, 1), _PairWorld(pair, 0, 2), _PairWorld(pair, 1, 2)):
-            replica = replace(learner, program=program, session_config=config.SerializeToString())
-            replica.join(cast(World, world), state, learner.seed, training=True)
+            spec = replace(learner, program=program, session_config=config.SerializeToString())
+            replica = spec.copy_for(cast(World, world), learner.seed)
+            replica.set_weights(learner.weights())
             self.replicas.append(replica)
         self.pair = pair
 
@@ -181,7 +180,7 @@ class _Stage:
     def close(self) -> None:
         """Close the sessions."""
         for replica in self.replicas:
-            replica.leave()
+            replica.close()
 
     @staticmethod
     def _step(replica: GraphLearner, weights: dict[str, np.ndarray], batch: Batch) -> tuple[float, float, Any, Any]:
