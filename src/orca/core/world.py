@@ -65,6 +65,7 @@ class World(Protocol):
     local_rank: int
     local_size: int
     host: str
+    heartbeat: Heartbeat
     resources: Sequence[Inventory]  # of each rank
     sums: SharedSums | None  # the sums in memory that all ranks share; None where they share none
 
