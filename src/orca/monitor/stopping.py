@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orca.monitor.hub import Hub
 
 NOT_STOPPABLE, FINISHING = 0, -1  # what a rank names instead of a step: it has nothing to save; its steps are done
-INTERRUPT_WITHIN = 20.0  # seconds for ranks to stop after a Ctrl-C
+INTERRUPT_WITHIN = 10.0  # seconds for ranks to stop after a Ctrl-C
 TERMINATED = 128 + signal.SIGTERM  # the exit status of a program that was asked to end
 
 
