@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -20,11 +21,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
+from orca.cluster.news import wait_until
 from orca.core.imports import ImportHook, is_imported
 from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, positive, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 from orca.monitor.spark_logs import silence
+from orca.monitor.verbosity import is_debug
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +41,8 @@ LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 # Settings that Spark's pages, logs and event files do not show: secrets, keys of any kind, the variables of workers.
 REDACTION = "spark.redaction.regex"
+_TASKS_END_WITHIN = 3.0  # seconds that the tasks of a job that failed have to end
+_LOGGED_WITHIN = 0.1  # seconds in which Spark has logged that a task ended
 NOT_SHOWN = "(?i)secret|password|passphrase|credential|token|key|executorEnv[.]|appMasterEnv[.]"
 
 DEFAULTS = {
@@ -370,6 +375,13 @@ def executors(session: SparkSession) -> int:
 def running(session: SparkSession) -> int:
     """Return how many tasks run now, of all jobs."""
     return sum(int(info.numRunningTasks()) for info in executor_infos(session))
+
+
+def wait_for_tasks(session: SparkSession) -> None:
+    """Wait until the tasks of a job that failed have ended, each with words in Spark's log."""
+    if not is_connect(session) and not is_debug():
+        wait_until(lambda: not running(session), _TASKS_END_WITHIN, every=0.05)
+        time.sleep(_LOGGED_WITHIN)
 
 
 # Settings and environment
