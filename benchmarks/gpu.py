@@ -108,20 +108,19 @@ def ours(
     given = TorchLearner.options_of(precision="bf16", compiled=options or True, device_cache=resident)
     learner = TorchLearner.of(lambda config: case.make(), adamw, nn.CrossEntropyLoss(), {}, "replicated", None, given)
     rows = spool_parts([("train", *data)], Path(tempfile.gettempdir()), ["train"])["train"]
-    feed, plan, heartbeat = Feed(rows, world, case.batch, shuffle=True, seed=0), FitPlan(1, case.batch), Heartbeat()
+    feed, plan = Feed(rows, world, case.batch, shuffle=True, seed=0), FitPlan(1, case.batch)
     exits.callback(rows.close)
-    learner.join(world, None, 0, training=True)
-    exits.callback(learner.leave)
-    learner.call_back((), world, None)
-    learner.begin(plan, feed.steps)
-    learner.keep_rows(feed, None)
+    session = exits.enter_context(learner.join(world, None, 0, fit=plan, steps=feed.steps))
+    session.cache_rows(feed, None)
     epoch = 0
     while True:
         epoch += 1
         torch.cuda.synchronize()
         began = time.perf_counter()
-        learner.begin_epoch(epoch)
-        learner.train(feed.epoch(epoch), heartbeat, epoch, plan)
+        losses = session.begin_epoch(epoch, plan.on_nan)
+        for step, batch in enumerate(session.prepare(feed.epoch(epoch), epoch, 0)):
+            losses.add(step, session.train_step(batch, step), batch.rows)
+        losses.result()
         yield time.perf_counter() - began
 
 

@@ -3,6 +3,9 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import re
+import sys
+import traceback
+import types
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +110,20 @@ def test_every_error_has_a_code_that_names_one_problem_of_one_class(listing: Any
 
 def test_the_page_lists_every_code(listing: Any) -> None:
     assert listing.PAGE.read_text() == listing.page(), "run python tools/error_codes.py"
+
+
+def test_an_error_of_a_task_is_read_from_the_text_that_spark_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.worker", types.ModuleType("pyspark.worker"))  # as in a worker of Spark
+    try:
+        try:
+            raise DataError("column 'y' holds nulls.\nDrop them: \"dropna\".", code="null-values")
+        except DataError as error:
+            raise pickle.loads(pickle.dumps(error)) from None
+    except DataError:
+        text = (
+            f"Job aborted due to stage failure:\n{traceback.format_exc()}\n\tat org.apache.spark.Task.run(Task.scala)"
+        )
+    found = errors.recorded_in(text)
+    assert type(found) is DataError and found.code == "null-values"
+    assert str(found) == "column 'y' holds nulls.\nDrop them: \"dropna\"."
+    assert errors.recorded_in("Traceback (most recent call last):\nKeyError: 'orca'") is None

@@ -14,7 +14,7 @@ import pytest
 
 from orca import job as job_module
 from orca.core.engine import Settings
-from orca.core.learner import FitPlan
+from orca.core.learner import FitPlan, Predictor
 from orca.core.metrics import MAE
 from orca.core.plan import Plan
 from orca.core.source import Shards
@@ -196,15 +196,15 @@ class Counting(LinearLearner):
 
     restored = 0
 
-    def restore(self, state: State) -> None:
+    def open_predictor(self, state: State, gpu: str | None = None) -> Predictor:
         type(self).restored += 1
-        super().restore(state)
+        return super().open_predictor(state, gpu)
 
 
 class Two(LinearLearner):
     """Answer with two heads, and mind how many rows it sees at once."""
 
-    def predict(self, x: Any) -> Any:
+    def outputs(self, x: Any) -> Any:
         assert len(x["a"]) <= 4
         return {"sum": x["a"] + x["b"][0], "rows": (np.full((len(x["a"]), 2), 7),)}
 
@@ -311,7 +311,7 @@ class Shaped(LinearLearner):
     features: int = 1
     shape: Any = None
 
-    def predict(self, x: Any) -> Any:
+    def outputs(self, x: Any) -> Any:
         return self.shape(np.asarray(x))
 
 
@@ -371,6 +371,7 @@ import os, pathlib
 import numpy as np, torch
 from pyspark.sql import SparkSession
 from orca import Estimator
+from orca.core.learner import Predictor
 from orca.errors import DataError
 from orca.frameworks.torch import learner
 
@@ -387,12 +388,19 @@ session = (
     .getOrCreate()
 )
 
-class Told(learner.TorchLearner):
+class Told(Predictor):
+    def __init__(self, gpu):
+        self.gpu = gpu
+
     def predict(self, x):
         return np.full(len(x), int(self.gpu))
 
+class Telling(learner.TorchLearner):
+    def open_predictor(self, state, gpu=None):
+        return Told(gpu)
+
 est = Estimator.from_torch(model=torch.nn.Linear(1, 1), backend="spark")
-est.learner = Told(est.learner.model)
+est.learner = Telling(est.learner.model)
 df = session.range(3).selectExpr("array(float(id)) as x")
 print([row.prediction for row in est.predict(df, feature_cols="x").collect()])
 session.stop()

@@ -22,10 +22,11 @@ import numpy as np
 from orca.core.columns import concatenate
 from orca.core.engine import dumps
 from orca.core.feed import Feed, StreamFeed, feed_of
-from orca.core.learner import FitPlan, Learner, Predictor
-from orca.core.loop import EpochLoop, History, evaluate, mean_profile, profile_of
+from orca.core.learner import FitPlan, Learner, Predictor, PredictorSpec
+from orca.core.loop import FitLoop, History, evaluate, mean_profile, profile_of
 from orca.core.metrics import Metric
 from orca.core.processor import protect_from_amx
+from orca.core.session import Session
 from orca.core.source import Rows
 from orca.core.state import OutputSpec, Position, State
 from orca.core.world import World
@@ -51,9 +52,16 @@ class FitJob:
 
     def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Heartbeat) -> tuple[History, State | None]:
         """Run on one rank."""
-        plan, learner = replace(self.plan, validates="valid" in rows), self.learner
+        plan = replace(self.plan, validates="valid" in rows)
         heartbeat.profiling = plan.profile
-        feed = partial(feed_of, world=world, batch_size=plan.batch_size, seed=plan.seed, weighted=plan.weighted)
+        feed = partial(
+            feed_of,
+            world=world,
+            batch_size=plan.batch_size,
+            seed=plan.seed,
+            weighted=plan.weighted,
+            first_epoch=_epochs_before(self.state),
+        )
         train = feed(rows["train"], shuffle=plan.shuffle)
         train.check_rows()
         valid = None
@@ -62,24 +70,20 @@ class FitJob:
         _check_ends(train, plan.steps_per_epoch or plan.max_steps, "steps_per_epoch")
         _check_ends(valid, plan.validation_steps, "validation_steps")
         since = _since(self.state, plan, train)
-        if isinstance(train, StreamFeed):
-            train.first_epoch = since.first_epoch
-        learner.join(world, self.state, plan.seed, training=True)
-        try:
-            with learner.call_back(plan.callbacks, world, self.state) as hooks, _writer(learner, plan, world) as writer:
-                metrics = _resolved(self.metrics, learner)
-                loop = EpochLoop(learner, train, valid, metrics, plan, world, heartbeat, since, writer, hooks)
-                try:
-                    history = loop.run()
-                except Halted:
-                    return replace(loop.history, stop=heartbeat.stop_point.order), loop.snapshot
-                state = State() if plan.stores else learner.state()
-        finally:
-            learner.leave()
-        state.epoch = since.first_epoch + len(history.epochs)
-        state.steps = since.first_steps + history.steps
-        history = replace(history, stop=heartbeat.stop_point.order, busy=heartbeat.busy)
-        return history, state if world.rank == 0 else None
+        steps = plan.steps_per_epoch or train.steps
+        session = self.learner.join(world, self.state, plan.seed, plan.callbacks, plan, steps)
+        with session, session.callbacks, _writer(session, plan, world) as writer:
+            session.cache_rows(train, valid)
+            metrics = _resolved(self.metrics, session)
+            loop = FitLoop(session, train, valid, metrics, plan, world, heartbeat, since, writer)
+            try:
+                history = loop.run()
+            except Halted:
+                return replace(loop.history, stop=heartbeat.stop_point.order), loop.snapshot
+            state = State() if plan.stores else session.state()
+        epoch, steps = since.first_epoch + len(history.epochs), since.first_steps + history.steps
+        history = replace(history, stop=heartbeat.stop_point.outlived, busy=heartbeat.busy)
+        return history, replace(state, epoch=epoch, steps=steps) if world.rank == 0 else None
 
 
 @dataclass(frozen=True)
@@ -103,18 +107,15 @@ class EvaluateJob:
         heartbeat.profiling = self.profile
         feed = feed_of(rows["train"], world, self.batch_size, shuffle=False, seed=self.seed, weighted=self.weighted)
         _check_ends(feed, self.num_steps, "num_steps")
-        self.learner.join(world, self.state, self.seed, training=False)
-        try:
-            with self.learner.call_back(self.callbacks, world, self.state) as hooks:
-                hooks.begin()
-                began = time.perf_counter()
-                metrics = _resolved(self.metrics, self.learner)
-                overall, own = evaluate(self.learner, feed, metrics, world, heartbeat, self.num_steps, hooks)
-                seconds = time.perf_counter() - began
-                hooks("after_run")
-                state = self.learner.state()
-        finally:
-            self.learner.leave()
+        session = self.learner.join(world, self.state, self.seed, self.callbacks)
+        with session, session.callbacks as callbacks:
+            callbacks.begin()
+            began = time.perf_counter()
+            metrics = _resolved(self.metrics, session)
+            overall, own = evaluate(session, feed, metrics, world, heartbeat, self.num_steps)
+            seconds = time.perf_counter() - began
+            callbacks("after_run")
+            state = session.state()
         if self.profile:
             steps = min(filter(None, (self.num_steps, feed.steps)), default=0)
             own["profile"] = profile_of(heartbeat, validation_steps=steps) | {"mean_validation_s": seconds}
@@ -131,7 +132,7 @@ class PredictJob:
 
     Attributes:
         key: Names this model and these weights.
-        work: The pickled (predictor, state), opened only where the key is new.
+        work: The pickled (spec, state), opened only where the key is new.
         batch_size: Rows the model sees at a time.
         output: The model's answer for a row, where its shape and type are known already.
     """
@@ -142,9 +143,9 @@ class PredictJob:
     output: OutputSpec | None
 
     @classmethod
-    def of(cls, predictor: Predictor, state: State, batch_size: int) -> PredictJob:
-        """Pickle the predictor and its weights once."""
-        work = dumps((predictor, state.for_answers()), "the model")
+    def of(cls, spec: PredictorSpec, state: State, batch_size: int) -> PredictJob:
+        """Pickle the model and its weights once."""
+        work = dumps((spec, state.for_answers()), "the model")
         return cls(hashlib.sha256(work).hexdigest(), work, batch_size, state.output)
 
     def __call__(self, x: Any) -> Any:
@@ -173,22 +174,20 @@ class PredictJob:
         if predictor is None:
             _make_room(size)
             protect_from_amx()  # also where there is no rank, as in Spark's Python workers
-            predictor, state = cloudpickle.loads(self.work)
-            if gpu is not None:
-                predictor.gpu = gpu
-            predictor.restore(state)
+            spec, state = cloudpickle.loads(self.work)
+            predictor = spec.open_predictor(state, gpu)
         _models[key] = (predictor, size)
         return cast(Predictor, predictor)
 
 
-def outline_of(predictor: Predictor, state: State) -> bytes | None:
+def outline_of(spec: PredictorSpec, state: State) -> bytes | None:
     """Return a digest that differs where the model does, many times faster than by pickling it.
 
     Outlines may be compared while their models are alive; None where there is none.
     """
     sketch = io.BytesIO()
     try:
-        _Outline(sketch).dump((predictor, state.for_answers()))
+        _Outline(sketch).dump((spec, state.for_answers()))
     except Exception:  # an error of pickling is reported where the model has to travel
         return None
     return hashlib.sha256(sketch.getbuffer()).digest()
@@ -266,9 +265,16 @@ def _make_room(size: int) -> None:
         gc.collect()  # models hold on to themselves in circles, and we need the memory now
 
 
-def _resolved(metrics: Sequence[Metric], learner: Learner) -> tuple[Metric, ...]:
-    """Return the metrics as they count for a learner that has joined: its loss says what its outputs are."""
-    return tuple(metric.resolved(learner.output_link()) for metric in metrics)
+def _resolved(metrics: Sequence[Metric], session: Session) -> tuple[Metric, ...]:
+    """Return the metrics as they count for a model at work: its loss says what its outputs are."""
+    return tuple(metric.resolved(session.output_link()) for metric in metrics)
+
+
+def _epochs_before(state: State | None) -> int:
+    """Return how many epochs were trained before the fit that begins or is resumed."""
+    if state is None or state.position is None:
+        return state.epoch if state else 0
+    return Position.from_json(state.position).first_epoch
 
 
 def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Position:
@@ -287,7 +293,7 @@ def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Posi
 
 
 @contextmanager
-def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[CheckpointWriter | None]:
+def _writer(session: Session, plan: FitPlan, world: World) -> Iterator[CheckpointWriter | None]:
     """Give rank 0 the writer of the checkpoints that the plan asks for."""
     if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
@@ -315,7 +321,7 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
             code="checkpoint-not-writable",
         ) from error
     with CheckpointWriter(
-        folder, learner.write_state, prefix_in(folder), plan.checkpoint_keep, plan.storage_timeout
+        folder, session.write_state, prefix_in(folder), plan.checkpoint_keep, plan.storage_timeout
     ) as writer:
         yield writer
 

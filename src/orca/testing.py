@@ -35,6 +35,8 @@ class LinearLearner(ArrayLearner):
     features: int
     rate: float = 0.1
     momentum: float = 0.0
+    weight: np.ndarray = field(init=False, repr=False, compare=False)
+    velocity: np.ndarray = field(init=False, repr=False, compare=False)
     framework = "linear"
 
     def make(self) -> None:

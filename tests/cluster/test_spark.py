@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from orca.cluster import spark
+from orca.cluster import site, spark
 from orca.cluster.spark import _start_daemons
+from orca.cluster.yarn import needs
 from orca.errors import ArgumentError
 from programs import run_program
 
@@ -28,7 +29,8 @@ PRELUDE = """
 import os, sys, time, warnings
 warnings.simplefilter("ignore", FutureWarning)
 import psutil
-from orca.cluster import spark
+from orca.cluster import site, spark
+from orca.cluster.yarn import needs
 from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
 
 
@@ -368,6 +370,35 @@ def test_settings_are_written_for_this_user_alone(tmp_path: Path, monkeypatch: p
     (tmp_path / "spark-defaults.conf").write_text("spark.redaction.regex own\n")
     with ExitStack() as life:
         assert spark.NOT_SHOWN not in Path(spark.settings_file({}, life)).read_text()
+
+
+def test_settings_of_the_site_win_where_ranks_run_without_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# by the site\nspark.authenticate false\nspark.network.timeout=900s\nspark.dynamicAllocation.enabled : true\n"
+        "spark.executor.memoryOverhead\t2g\nspark.executor.memory 64g\n"
+    )
+    request = spark.Request(2, "1g", 3, spark.SessionOptions())
+    settings = site.yielding(needs(request), site.site_settings(spark.spark_home()))
+    assert not {"spark.authenticate", "spark.network.timeout", "spark.executor.memoryOverhead"} & settings.keys()
+    assert settings["spark.executor.memory"] == "1g"  # an argument of init_orca_context
+    assert settings["spark.dynamicAllocation.enabled"] == "false"
+    assert "spark.dynamicAllocation.enabled=true is replaced by false" in caplog.text
+    (tmp_path / "spark-defaults.conf").write_text("spark.shuffle.service.enabled true\n")
+    assert "spark.authenticate" not in site.yielding(needs(request), site.site_settings(spark.spark_home()))
+    (tmp_path / "spark-defaults.conf").unlink()
+    assert site.yielding(needs(request), site.site_settings(spark.spark_home())) | {"spark.yarn.tags": ""} == {
+        **needs(request), "spark.yarn.tags": ""
+    }  # fmt: skip
+
+
+def test_a_hidden_master_is_no_local_one() -> None:
+    class Hidden:
+        conf: Any = type("Conf", (), {"get": lambda self, *names: (_ for _ in ()).throw(RuntimeError(names))})()
+
+    assert spark.master_of(Hidden()) == "" and not spark.is_local(Hidden())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, -1, "5", True])

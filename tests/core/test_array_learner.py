@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orca.core.array_session import ArraySession
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.engines.local import LocalEngine
@@ -51,9 +52,8 @@ def test_a_model_that_cannot_be_pickled_stays_where_it_was_made() -> None:
 
 
 def test_a_state_is_a_copy() -> None:
-    learner = LinearLearner(1)
-    learner._make(0)
-    state = learner._state()
+    learner = LinearLearner(1).copy_for(None, 0)
+    state = learner.copied_state()
     learner.velocity += 1.0  # the next step, while the state is being written
     assert state.payload["optimizers"][0]["velocity"].tolist() == [0.0, 0.0]
 
@@ -118,6 +118,8 @@ def test_a_gradient_may_be_there_in_later_steps_alone() -> None:
 class Sums:
     """A world of one rank that notes how much it is given to add up."""
 
+    rank, size = 0, 1
+
     def __init__(self) -> None:
         self.sizes: list[list[int]] = []
         self.kinds: list[list[str]] = []
@@ -128,12 +130,16 @@ class Sums:
         return arrays
 
 
+def session_of(learner: LinearLearner) -> tuple[ArraySession, Sums]:
+    world = Sums()
+    return ArraySession(learner.copy_for(None, 0), world, None, 0), world  # type: ignore[arg-type]
+
+
 def test_weights_that_are_never_trained_do_not_travel_and_the_loss_of_complex_ones_is_real() -> None:
-    learner = Taking(1)
-    learner.world = world = Sums()  # type: ignore[assignment]
-    learner.weight, learner.shift = np.zeros(2, np.complex64), np.zeros(1000, np.float32)
+    session, world = session_of(Taking(1))
+    session.learner.set_weights({"weight": np.zeros(2, np.complex64), "shift": np.zeros(1000, np.float32)})
     for _ in range(2):
-        loss, gradients = learner._agree(6.0, 3.0, {"weight": np.array([3j, 6.0])})
+        loss, gradients = session.all_reduce(6.0, 3.0, {"weight": np.array([3j, 6.0])})
         assert type(loss) is float and loss == 2.0
         assert list(gradients) == ["weight"] and gradients["weight"].tolist() == [1j, 2.0]
     # A loss, its mass, and which weights have gradients; from then on, these go along.
@@ -141,10 +147,16 @@ def test_weights_that_are_never_trained_do_not_travel_and_the_loss_of_complex_on
 
 
 def test_the_type_of_a_loss_is_the_same_on_a_rank_that_has_none() -> None:
-    learner = LinearLearner(1)
-    learner.world = world = Sums()  # type: ignore[assignment]
-    learner._make(0)
-    assert learner._agree(np.float32(6.0), np.float32(3.0), {"weight": np.ones(2)})[0] == 2.0
-    learner._agree(0.0, 0.0, {})
-    learner._agree(0, 0, {})
+    session, world = session_of(LinearLearner(1))
+    assert session.all_reduce(np.float32(6.0), np.float32(3.0), {"weight": np.ones(2)})[0] == 2.0
+    session.all_reduce(0.0, 0.0, {})
+    session.all_reduce(0, 0, {})
     assert {kinds[0] for kinds in world.kinds} == {"float64"}
+
+
+def test_callbacks_cannot_reach_a_session_that_is_closed() -> None:
+    session, _ = session_of(LinearLearner(1))
+    assert session.runner.learning_rates == [0.1]
+    session.close()
+    with pytest.raises(AttributeError):
+        session.runner.get_state_dict()

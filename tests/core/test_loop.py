@@ -4,23 +4,26 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from orca.core import loop
+from orca.core.array_session import ArraySession
 from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan
-from orca.core.loop import EpochLoop, evaluate
+from orca.core.loop import FitLoop, evaluate
+from orca.core.losses import LossAccumulator, StepLoss, StepResult
 from orca.core.metrics import MAE, MSE, ROC, CustomizedMetric, Metric
+from orca.core.schedule import epoch_ended
 from orca.core.source import Batch, Rows
-from orca.core.state import Losses, Position, State
+from orca.core.state import Position, State
 from orca.core.triggers import (
     EveryEpoch,
     MaxEpoch,
@@ -41,19 +44,16 @@ SETTINGS = Settings(stall_timeout=20)
 TRAINING = ["num_samples", "epoch", "batch_count", "train_loss", "last_train_loss"]
 
 
-class Summing(LinearLearner):
+class SummingSession(ArraySession):
     """Learn nothing: the loss of a row is its value, so that every number can be worked out by hand."""
 
-    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        losses = Losses()
-        for batch in batches:
-            values = batch.x[: batch.rows, 0]
-            losses.loss_sum += epoch * float(values.sum())
-            losses.last_loss_sum, losses.last_mass = epoch * float(values.sum()), batch.rows
-            losses.mass += batch.rows
-            losses.rows += batch.rows
-            losses.steps += 1
-        return losses
+    def train_step(self, batch: Batch, step: int) -> StepResult:
+        total = self.epoch * float(batch.x[: batch.rows, 0].sum())
+        return StepResult(StepLoss(total, 1.0, batch.rows))
+
+
+class Summing(LinearLearner):
+    session_type: ClassVar[type[ArraySession]] = SummingSession
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class LoopJob:
         plan = self.plan
         heartbeat.profiling = plan.profile
         feeds = {part: Feed(rows[part], world, plan.batch_size, shuffle=plan.shuffle, seed=0) for part in rows}
-        self.learner.join(world, None, 0, training=True)
         since = Position(self.trained, 0, 0, 0)
         train, valid = feeds["train"], feeds.get("valid")
-        return EpochLoop(self.learner, train, valid, self.metrics, plan, world, heartbeat, since).run()
+        with self.learner.join(world, None, 0, fit=plan) as session:
+            return FitLoop(session, train, valid, self.metrics, plan, world, heartbeat, since).run()
 
 
 def shard(*values: float) -> tuple[np.ndarray, np.ndarray]:
@@ -141,8 +141,7 @@ def test_validation_merges_exactly(ranks: int) -> None:
     shards = shards_of(train, [shard(*part) for part in valid])
     results = LocalEngine(ranks).run(job, shards, SETTINGS)
     learner = LinearLearner(1)
-    learner.restore(learner.initial_state(0))
-    error = learner.predict(values.reshape(-1, 1)) - 2 * values
+    error = learner.open_predictor(learner.initial_state(0)).predict(values.reshape(-1, 1)) - 2 * values
     for history in results:
         (line,) = history.epochs
         assert list(line) == [*TRAINING, "val_num_samples", "val_loss", "val_mse", "val_mae", "val_middle"]
@@ -168,12 +167,16 @@ def test_profile_tells_where_time_went() -> None:
         assert histories[0].epochs[epoch]["profile"]["mean_train_epoch_s"] == pytest.approx(np.mean(means))
 
 
-class Timed(Summing):
+class TimedSession(SummingSession):
     """Spend exactly a second an epoch in the forward phase, for all that is said."""
 
-    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        heartbeat.profile["forward"] += 1.0
-        return super().train(batches, heartbeat, epoch, plan, first_step)
+    def begin_epoch(self, epoch: int, on_nan: str) -> LossAccumulator:
+        self.world.heartbeat.profile["forward"] += 1.0
+        return super().begin_epoch(epoch, on_nan)
+
+
+class Timed(LinearLearner):
+    session_type: ClassVar[type[ArraySession]] = TimedSession
 
 
 def test_profile_is_the_mean_over_the_steps_of_its_own_epoch() -> None:
@@ -195,10 +198,8 @@ class EvaluateLoop:
     num_steps: int | None
 
     def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
-        learner = LinearLearner(1)
-        learner.join(world, None, 0, training=False)
         feed = Feed(rows["train"], world, 2, shuffle=False, seed=0)
-        return evaluate(learner, feed, self.metrics, world, heartbeat, self.num_steps)
+        return evaluate(LinearLearner(1).join(world, None, 0), feed, self.metrics, world, heartbeat, self.num_steps)
 
 
 class Secretive(MSE):
@@ -222,33 +223,39 @@ def test_evaluate_counts_only_the_steps_asked_for() -> None:
     assert list(some[0][0]) == ["num_samples", "val_loss", "MSE"]
 
 
-class Noting(Summing):
-    """Note which rows each epoch had, and stop where one is told to."""
+class NotingSession(SummingSession):
+    """Note which rows each epoch had, and ask to stop when the learner says so."""
+
+    learner: Noting
+
+    def begin_epoch(self, epoch: int, on_nan: str) -> LossAccumulator:
+        if not self.learner.calls:
+            self.learner.calls.append(("begin", self.runner.num_steps))
+        self.learner.seen.append([])
+        return super().begin_epoch(epoch, on_nan)
+
+    def train_step(self, batch: Batch, step: int) -> StepResult:
+        self.learner.seen[-1] += [float(value) for value in batch.x[: batch.rows, 0]]
+        return super().train_step(batch, step)
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        self.learner.calls.append(("end", line["epoch"], "val_loss" in line))
+        return self.world.rank == self.learner.stopper and line["epoch"] >= self.learner.stop_after
+
+    def end_fit(self) -> None:
+        self.learner.calls.append("finish")
+
+
+class Noting(LinearLearner):
+    """A learner whose session, which has a copy of it, shares its notes."""
+
+    session_type: ClassVar[type[ArraySession]] = NotingSession
 
     def __init__(self, stop_after: int = 99, rank: int = 0) -> None:
         super().__init__(1)
         self.stop_after, self.stopper = stop_after, rank
         self.seen: list[list[float]] = []
         self.calls: list[Any] = []
-
-    def join(self, world: World, *args: Any, **options: Any) -> None:
-        super().join(world, *args, **options)
-        self.rank = world.rank
-
-    def begin(self, plan: FitPlan, steps: int | None) -> None:
-        self.calls.append(("begin", steps))
-
-    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        kept = list(batches)
-        self.seen.append([float(value) for batch in kept for value in batch.x[: batch.rows, 0]])
-        return super().train(iter(kept), heartbeat, epoch, plan, first_step)
-
-    def end_epoch(self, line: dict[str, Any]) -> bool:
-        self.calls.append(("end", line["epoch"], "val_loss" in line))
-        return self.rank == self.stopper and line["epoch"] >= self.stop_after
-
-    def finish(self) -> None:
-        self.calls.append("finish")
 
 
 @dataclass(frozen=True)
@@ -300,11 +307,12 @@ class KeptJob(LoopJob):
         kept: list[State] = []
         keeper = type("CheckpointWriter", (), {"keep": staticmethod(kept.append)})() if world.rank == 0 else None
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
-        self.learner.join(world, self.since and State(payload=self.since["payload"]), 0, training=True)
+        state = State(payload=self.since["payload"]) if self.since else None
         since = Position.from_json(self.since["position"]) if self.since else Position(0, 0, 0, 0)
         valid = Feed(rows["valid"], world, 2, shuffle=False, seed=0) if "valid" in rows else None
-        history = EpochLoop(self.learner, feed, valid, self.metrics, self.plan, world, heartbeat, since, keeper).run()
-        return history, kept, self.learner.state().payload
+        with self.learner.join(world, state, 0, fit=self.plan) as session:
+            loop = FitLoop(session, feed, valid, self.metrics, self.plan, world, heartbeat, since, keeper)
+            return loop.run(), kept, session.state().payload
 
 
 def test_fit_goes_on_from_any_checkpoint_as_if_it_had_not_ended() -> None:
@@ -382,7 +390,7 @@ def test_curve_is_a_number_of_the_epoch_as_lists_and_never_its_score() -> None:
     assert (false[0], false[-1], true[0], true[-1], thresholds[0]) == (0.0, 1.0, 0.0, 1.0, math.inf)
     assert len(thresholds) == 3 and type(thresholds) is list and line["val_mae"] > 0
     read = json.loads(json.dumps(line))  # as a resumed fit has it: its tuples are lists
-    assert loop.Clock(plan, 0, 0, None).epoch_ended(2, read, (ROC(), MAE())).score == line["val_mae"]
+    assert epoch_ended(1, 2, read, (ROC(), MAE())).score == line["val_mae"]
 
 
 THREE_STEPS = [shard(1, 2, 3), shard(5, 7)]
@@ -429,28 +437,34 @@ def test_fit_that_went_further_than_is_asked_for_ends_where_it_is() -> None:
         np.testing.assert_array_equal(payload["models"][0]["weight"], state.payload["models"][0]["weight"])
 
 
-class Hasty(LinearLearner):
-    """A learner that reads two batches ahead, as for a GPU, and that a callback stops after so many steps in all."""
+class HastySession(ArraySession):
+    """A session that reads two batches ahead, as for a GPU, and that stops after so many steps in all."""
 
-    stop_at = 99
+    learner: Hasty
 
-    def begin(self, plan: FitPlan, steps: int | None) -> None:
-        self.trained: list[float] = []
+    def prepare(self, batches: Iterator[Batch], epoch: int, first_step: int) -> Iterator[Batch]:
+        ahead = deque(islice(batches, 3))
+        while ahead:
+            yield ahead.popleft()
+            ahead.extend(islice(batches, 1))
 
-    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        losses, coming, ahead = Losses(), iter(batches), deque[Batch]()
-        while True:
-            ahead.extend(islice(coming, 3 - len(ahead)))
-            if not ahead:
-                return losses
-            batch = ahead.popleft()
-            self.trained += [float(value) for value in batch.x[: batch.rows, 0]]
-            losses = losses.then(super().train([batch], heartbeat, epoch, plan))
-            if len(self.trained) >= self.stop_at:
-                return replace(losses, stopped=True)
+    def train_step(self, batch: Batch, step: int) -> StepResult:
+        self.learner.trained.extend(float(value) for value in batch.x[: batch.rows, 0])
+        return super().train_step(batch, step)
+
+    def agree_to_stop(self, wants_stop: bool | None) -> bool:
+        return len(self.learner.trained) >= self.learner.stop_at
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        return len(self.trained) >= self.stop_at
+        return self.agree_to_stop(None)
+
+
+class Hasty(LinearLearner):
+    session_type: ClassVar[type[ArraySession]] = HastySession
+
+    def __init__(self, stop_at: int) -> None:
+        super().__init__(1)
+        self.stop_at, self.trained = stop_at, list[float]()
 
 
 @dataclass(frozen=True)
@@ -460,8 +474,7 @@ class HastyJob(KeptJob):
     stop_at: int = 0
 
     def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
-        learner = Hasty(1)
-        learner.stop_at = self.stop_at
+        learner = Hasty(self.stop_at)
         history, kept, _ = KeptJob(self.plan, learner=learner)(world, rows, heartbeat)
         return history, [(state.steps, state.position["ended"]) for state in kept], learner.trained
 
@@ -475,11 +488,15 @@ def test_stop_ends_the_epoch_wherever_a_checkpoint_is_due(due: int, kept: list[A
     assert len(trained) == history.steps == 2 and items == kept
 
 
-class Restoring(LinearLearner):
-    """A learner whose callbacks put other weights back when the fit ends."""
+class RestoringSession(ArraySession):
+    """A session that puts other weights back when the fit ends."""
 
-    def finish(self) -> None:
-        self.weight = np.array([7.0, 7.0])
+    def end_fit(self) -> None:
+        self.learner.set_weights({"weight": np.array([7.0, 7.0])})
+
+
+class Restoring(LinearLearner):
+    session_type: ClassVar[type[ArraySession]] = RestoringSession
 
 
 @pytest.mark.parametrize("plan", [FitPlan(epochs=2, checkpoint_trigger=EveryEpoch()), FitPlan(epochs=2, stores=True)])
@@ -493,12 +510,16 @@ def test_last_state_is_the_one_after_the_callbacks_had_their_say(plan: FitPlan) 
     assert (again.steps, more) == (6, []) and payload["models"][0]["weight"].tolist() == [7.0, 7.0]
 
 
-class Failing(Noting):
-    """A learner one rank of which fails when the fit ends."""
+class FailingSession(NotingSession):
+    """A session of which one rank fails when the fit ends."""
 
-    def finish(self) -> None:
+    def end_fit(self) -> None:
         if self.world.rank == 1:
             raise RuntimeError("the report could not be sent")
+
+
+class Failing(Noting):
+    session_type: ClassVar[type[ArraySession]] = FailingSession
 
 
 @dataclass(frozen=True)
@@ -513,9 +534,9 @@ class WrittenJob(KeptJob):
             Path(path).write_text(json.dumps(state.position))
 
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
-        self.learner.join(world, None, 0, training=True)
         keeper = CheckpointWriter(self.folder, write) if world.rank == 0 else None
-        return EpochLoop(self.learner, feed, None, (), self.plan, world, heartbeat, Position(0, 0, 0, 0), keeper).run()
+        session, since = self.learner.join(world, None, 0, fit=self.plan), Position(0, 0, 0, 0)
+        return FitLoop(session, feed, None, (), self.plan, world, heartbeat, since, keeper).run()
 
 
 @pytest.mark.parametrize(("stop_after", "steps", "ended"), [(9, 6, ""), (1, 3, "stopping")])

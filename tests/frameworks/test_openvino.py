@@ -17,7 +17,7 @@ from orca.core.engine import cores  # noqa: E402
 from orca.core.state import OutputSpec  # noqa: E402
 from orca.errors import ArgumentError, DataError  # noqa: E402
 from orca.frameworks import openvino as ours  # noqa: E402
-from orca.frameworks.openvino import OpenvinoPredictor, check_config, convert, threads  # noqa: E402
+from orca.frameworks.openvino import OpenvinoSpec, check_config, convert, threads  # noqa: E402
 
 WEIGHTS = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 
@@ -55,7 +55,7 @@ def saved(model: Any, folder: Path, name: str = "model") -> str:
 
 def predictor_of(path: str, *, batch: int = 0, batch_size: int = 4, nested: bool = False, **config: Any) -> Any:
     """Return a restored predictor that went through a pickle, as it does on its way to a worker."""
-    predictor, state = OpenvinoPredictor.of(path, batch)
+    predictor, state = OpenvinoSpec.of(path, batch)
     predictor = predictor.with_options(batch_size, config, nested)
     predictor, state = cloudpickle.loads(cloudpickle.dumps((predictor, state.for_answers())))
     predictor.restore(state)
@@ -167,11 +167,11 @@ def test_no_rows_give_empty_answers_of_the_right_shape(tmp_path: Path) -> None:
 
 
 def test_output_is_told_without_running_where_only_the_batch_is_free(tmp_path: Path) -> None:
-    assert OpenvinoPredictor.of(saved(image_model(), tmp_path))[1].output == OutputSpec((("float32", (3,)),))
-    _, state = OpenvinoPredictor.of(saved(two_headed(), tmp_path))
+    assert OpenvinoSpec.of(saved(image_model(), tmp_path))[1].output == OutputSpec((("float32", (3,)),))
+    _, state = OpenvinoSpec.of(saved(two_headed(), tmp_path))
     assert state.output == OutputSpec.of([np.zeros((1, 4), np.float32)] * 2)
     free = op.parameter([-1, -1], name="x")
-    assert OpenvinoPredictor.of(saved(ov.Model([op.relu(free)], [free]), tmp_path))[1].output is None
+    assert OpenvinoSpec.of(saved(ov.Model([op.relu(free)], [free]), tmp_path))[1].output is None
 
 
 def test_rows_of_any_height_are_taken_where_the_model_leaves_it_free(tmp_path: Path) -> None:
@@ -279,37 +279,37 @@ def test_missing_and_broken_files_are_told_apart(tmp_path: Path) -> None:
     weights = tmp_path / "model.bin"
     weights.write_bytes(weights.read_bytes()[:20])
     with pytest.raises(ArgumentError, match=r"model.xml cannot be read as an OpenVINO model: Incorrect weights"):
-        OpenvinoPredictor.of(path)
+        OpenvinoSpec.of(path)
     weights.unlink()
     with pytest.raises(ArgumentError, match=r"the weights of .*model.xml are missing: there is no .*model.bin"):
-        OpenvinoPredictor.of(path)
+        OpenvinoSpec.of(path)
     weights.touch()
     Path(path).write_text("<html>not found</html>")
     with pytest.raises(ArgumentError, match="model.xml cannot be read as an OpenVINO model: Unable to read"):
-        OpenvinoPredictor.of(path)
+        OpenvinoSpec.of(path)
     (tmp_path / "model.onnx").write_bytes(b"no onnx")
     with pytest.raises(ArgumentError, match="model.onnx cannot be read as an ONNX model"):
-        OpenvinoPredictor.of(str(tmp_path / "model.onnx"))
+        OpenvinoSpec.of(str(tmp_path / "model.onnx"))
     with pytest.raises(ArgumentError, match="there is no model file at .*none.xml. Check model_path"):
-        OpenvinoPredictor.of(str(tmp_path / "none.xml"))
+        OpenvinoSpec.of(str(tmp_path / "none.xml"))
     with pytest.raises(ArgumentError, match=r"an .xml file .* or an .onnx file; got '.*model.pb'"):
-        OpenvinoPredictor.of(str(tmp_path / "model.pb"))
+        OpenvinoSpec.of(str(tmp_path / "model.pb"))
 
 
 def test_models_that_rows_cannot_be_fed_to_are_refused(tmp_path: Path) -> None:
     single = op.parameter([], name="x")
     with pytest.raises(ArgumentError, match="'x' of this model is a single number"):
-        OpenvinoPredictor.of(saved(named(ov.Model([op.relu(single)], [single]), ["y"]), tmp_path))
+        OpenvinoSpec.of(saved(named(ov.Model([op.relu(single)], [single]), ["y"]), tmp_path))
     half = op.parameter([-1, 2], ov.Type.bf16, name="x")
     with pytest.raises(ArgumentError, match="'x' of this model is of type bf16"):
-        OpenvinoPredictor.of(saved(named(ov.Model([op.relu(half)], [half]), ["y"]), tmp_path))
+        OpenvinoSpec.of(saved(named(ov.Model([op.relu(half)], [half]), ["y"]), tmp_path))
     a, b = op.parameter([2, 1], name="a"), op.parameter([1, 2], name="b")
     with pytest.raises(ArgumentError, match="must begin with the same batch dimension; got 'a' float32"):
-        OpenvinoPredictor.of(saved(named(ov.Model([op.add(a, b)], [a, b]), ["y"]), tmp_path))
+        OpenvinoSpec.of(saved(named(ov.Model([op.add(a, b)], [a, b]), ["y"]), tmp_path))
     fixed = op.parameter([2, 2], name="x")
     model = ov.Model([op.reshape(fixed, np.array([2, 2, 1]), False)], [fixed])
     with pytest.raises(ArgumentError, match="cannot be given batch_size=3"):
-        OpenvinoPredictor.of(saved(model, tmp_path), 3)
+        OpenvinoSpec.of(saved(model, tmp_path), 3)
 
 
 # Converting

@@ -33,7 +33,7 @@ def looks(rates: list[float], seconds: int, steps_a_second: float = 1.0) -> list
 
 def test_a_slow_rank_is_named_once_and_soon() -> None:
     ((when, rank),) = looks([0.3, 0.9, 0.3], seconds=60)
-    assert rank == 1 and when <= STRIKES * WINDOW + 2 < 15
+    assert rank == 1 and when <= STRIKES * (WINDOW + 1) < 15
     assert len(looks([0.3, 0.9], seconds=60, steps_a_second=0.4)) == 1
     assert looks([0.5, 0.55, 0.5], seconds=60) == []
 

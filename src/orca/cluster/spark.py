@@ -17,17 +17,16 @@ import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
-from orca.cluster.news import wait_until
+from orca.cluster.site import defaults_file, site_settings, yielding
 from orca.core.imports import ImportHook, is_imported
 from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, positive, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 from orca.monitor.spark_logs import silence
-from orca.monitor.verbosity import is_debug
+from orca.monitor.waiting import Pace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +36,11 @@ hush_pyspark()
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 30.0
+START_PATIENCE = 600.0  # seconds that executors of a launcher's cluster may take to start
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 # Settings that Spark's pages, logs and event files do not show: secrets, keys of any kind, the variables of workers.
 REDACTION = "spark.redaction.regex"
-_TASKS_END_WITHIN = 3.0  # seconds that the tasks of a job that failed have to end
-_LOGGED_WITHIN = 0.1  # seconds in which Spark has logged that a task ended
 NOT_SHOWN = "(?i)secret|password|passphrase|credential|token|key|executorEnv[.]|appMasterEnv[.]"
 
 DEFAULTS = {
@@ -109,7 +107,7 @@ class SessionOptions:
     extra_params: Mapping[str, Any] | None = None
     num_ray_nodes: int | None = None
     ray_node_cpu_cores: int | None = None
-    include_webui: bool = False  # it listens on all interfaces: asked for, never by default
+    include_webui: bool = False
     system_config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -132,6 +130,12 @@ class SessionOptions:
                 code="unknown-log-level",
             )
         check_seconds(self.start_timeout, "start_timeout", no_limit=None)
+        if self.enable_numa_binding:
+            raise ArgumentError(
+                "enable_numa_binding=True is not supported: workers are not bound to nodes of memory. Leave it out, "
+                "and start Spark's workers, or this program, with `numactl --cpunodebind=0 --membind=0`.",
+                code="numa-binding-unsupported",
+            )
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,15 @@ class Local(Kind):
 class Submitted(Kind):
     """The cluster of this program's launcher, with its settings: spark-submit, a notebook server, SPARK_REMOTE."""
 
+    def check(self, session: SparkSession, request: Request) -> None:
+        """Wait for the executors, and let each prove that it runs this program's environment."""
+        if is_connect(session) or is_local(session):
+            return
+        wait_for_executors(session)
+        from orca.cluster.proof import prove  # which imports this module
+
+        prove(session)
+
 
 def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession:
     """Build a session on a kind of cluster.
@@ -210,7 +223,8 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     options = request.options
     set_environment(_environment(options), life)
     own = spark_values(options.conf)
-    settings = {**kind.settings(request, life), **(_files(kind, options) if kind.brings else {}), **own}
+    proposed = yielding(kind.settings(request, life), site_settings(spark_home()))
+    settings = {**proposed, **(_files(kind, options) if kind.brings else {}), **own}
     starts_jvm = not _has_jvm()
     gateway = ensure_jvm(settings, request.log_output, life)
     settings |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
@@ -301,7 +315,15 @@ def is_connect(session: Any) -> bool:
 
 def is_local(session: SparkSession) -> bool:
     """Say whether tasks run in the JVM of Spark's driver."""
-    return re.match(r"local(\[|$)", session.conf.get("spark.master") or "") is not None
+    return re.match(r"local(\[|$)", master_of(session)) is not None
+
+
+def master_of(session: SparkSession) -> str:
+    """Return the master of a session; "" where it is hidden, as managed services do."""
+    try:
+        return str(session.conf.get("spark.master", "") or "")
+    except Exception:  # Connect's client raises classes of its own
+        return ""
 
 
 def is_stopped(session: Any) -> bool:
@@ -317,7 +339,7 @@ def is_dynamic(session: SparkSession) -> bool:
 def slots(session: SparkSession) -> int | None:
     """Return how many barrier tasks can run at the same time; None where a Connect server does not tell."""
     if is_connect(session):
-        return _slots_of(session.conf.get("spark.master", None))
+        return _slots_of(master_of(session) or None)
     scala = cast(Any, session.sparkContext._jsc).sc()
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
@@ -326,7 +348,7 @@ def nodes(session: SparkSession) -> int:
     """Return the number of executors; 1 for a local master."""
     if is_connect(session):
         instances = str(session.conf.get("spark.executor.instances", None) or "")
-        cluster = re.fullmatch(r"local-cluster\[\s*(\d+).*\]", str(session.conf.get("spark.master", None)))
+        cluster = re.fullmatch(r"local-cluster\[\s*(\d+).*\]", master_of(session))
         return int(cluster.group(1)) if cluster else int(instances) if instances.isdigit() else 1
     return max(1, executors(session))
 
@@ -372,16 +394,31 @@ def executors(session: SparkSession) -> int:
     return len(executor_infos(session)) - 1
 
 
+def wait_for_executors(session: SparkSession) -> None:
+    """Wait until the requested executors are there: pods and containers may take minutes to start.
+
+    Raises:
+        OrcaError: There is none after as long as they may take.
+    """
+    count = str(session.conf.get("spark.executor.instances", None) or "")
+    if is_dynamic(session) or not count.isdigit():
+        return
+    end, pace = time.monotonic() + START_PATIENCE, Pace()
+    while (there := executors(session)) < int(count) and time.monotonic() < end:
+        if pace.is_due():
+            log.warning("%d of %s executors are there after %.0f s. Waiting on.", there, count, pace.waited)
+        time.sleep(0.2)
+    if there == 0:
+        raise OrcaError(
+            f"none of the {count} executors that were asked for (spark.executor.instances) came in "
+            f"{START_PATIENCE:.0f} s. Look at the cluster's page for the reason, or ask for fewer or smaller ones.",
+            code="no-executors",
+        )
+
+
 def running(session: SparkSession) -> int:
     """Return how many tasks run now, of all jobs."""
     return sum(int(info.numRunningTasks()) for info in executor_infos(session))
-
-
-def wait_for_tasks(session: SparkSession) -> None:
-    """Wait until the tasks of a job that failed have ended, each with words in Spark's log."""
-    if not is_connect(session) and not is_debug():
-        wait_until(lambda: not running(session), _TASKS_END_WITHIN, every=0.05)
-        time.sleep(_LOGGED_WITHIN)
 
 
 # Settings and environment
@@ -443,14 +480,14 @@ def set_environment(env: Mapping[str, str], life: ExitStack) -> None:
     set_entries(os.environ, env, life)
 
 
-def set_entries(where: MutableMapping[str, str], entries: Mapping[str, str], life: ExitStack) -> None:
+def set_entries(where: MutableMapping[str, Any], entries: Mapping[str, Any], life: ExitStack) -> None:
     """Set entries of a mapping until `life` ends, and then put back the old values."""
     for key, value in entries.items():
         life.callback(_put_back, where, key, where.get(key))
         where[key] = value
 
 
-def _put_back(where: MutableMapping[str, str], key: str, value: str | None) -> None:
+def _put_back(where: MutableMapping[str, Any], key: str, value: Any) -> None:
     if value is None:
         where.pop(key, None)
     else:
@@ -524,7 +561,7 @@ def settings_file(settings: Mapping[str, str], life: ExitStack) -> str:
         settings: The settings.
         life: The file is gone with it.
     """
-    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(spark_home(), "conf"), "spark-defaults.conf")
+    defaults = defaults_file(spark_home())
     text = defaults.read_text() if defaults.is_file() else ""
     if REDACTION not in text:
         settings = {REDACTION: NOT_SHOWN, **settings}

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 from orca.cluster import environment, proof
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, name_nodes, resource_managers, settings_of
 from orca.cluster.news import knock, say, wait_until
+from orca.cluster.site import site_settings
 from orca.cluster.spark import (
     PATIENCE,
     Kind,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+STAGING = "spark.yarn.stagingDir"
 
 ARCHIVES = "spark.yarn.dist.archives"
 UNPACKED = "environment"  # the link to the unpacked environment in the folder of a container
@@ -207,7 +209,7 @@ def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Had
     hadoop = Hadoop(gateway)
     life.callback(hadoop.close)
     _check_queue(hadoop, options)
-    base = str(options.conf.get("spark.yarn.stagingDir", "")) or None
+    base = str(options.conf.get(STAGING) or site_settings(spark_home()).get(STAGING, "")) or None
     archives = comma_list(options.additional_archive)
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     address = ""

@@ -33,10 +33,11 @@ def feed_of(
     shuffle: bool,
     seed: int,
     weighted: bool = False,
+    first_epoch: int = 0,
 ) -> Feed | StreamFeed:
     """Return the feed of a rank's rows or stream; all ranks call it together. See `Feed` for the arguments."""
     if not hasattr(rows, "read"):
-        return StreamFeed(cast(Stream, rows), world, seed=seed, weighted=weighted)
+        return StreamFeed(cast(Stream, rows), world, seed=seed, weighted=weighted, first_epoch=first_epoch)
     return Feed(cast(Rows, rows), world, batch_size, shuffle=shuffle, seed=seed, weighted=weighted)
 
 
@@ -136,6 +137,10 @@ class Feed:
                 batch.masses = self.masses[index] if len(index) else np.zeros(1)
             yield batch
 
+    def read_from(self, rows: Rows, masses: np.ndarray | None) -> None:
+        """Read the same rows from another place from now on, with what each counts in the mean of a loss, if known."""
+        self.rows, self.masses = rows, masses
+
     def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
         """Yield (this rank's indices, the rows of each rank) of every step."""
         shared = self.rows.shared
@@ -160,13 +165,16 @@ class StreamFeed:
         world: The ranks that step together; one exchange makes sure that they see streams of one length.
         seed: The seed of the order of data that draws its own steps.
         weighted: Whether every batch must bring weights.
+        first_epoch: Epochs trained before this fit: its first pass belongs to the epoch after them.
     """
 
     layout: tuple[int, ...] = ()
-    first_epoch = 0  # epochs trained before this fit: its first pass belongs to the epoch after them
 
-    def __init__(self, stream: Stream | Draws, world: World, *, seed: int = 0, weighted: bool = False) -> None:
+    def __init__(
+        self, stream: Stream | Draws, world: World, *, seed: int = 0, weighted: bool = False, first_epoch: int = 0
+    ) -> None:
         self.stream, self.world, self.seed, self.weighted = stream, world, seed, weighted
+        self.first_epoch = first_epoch
         self.steps = stream.steps
         self.passes = 0
         self.endless = bool(getattr(stream, "endless", False))

@@ -1,24 +1,21 @@
-"""Learner: the contract of a framework, on the driver and on a rank. Owns Predictor, Learner and FitPlan."""
+"""Learner: the contract of a framework, beside the session on a rank. Owns Predictor, Learner and FitPlan."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from orca.core.callbacks.hooks import Hooks
 from orca.core.callbacks.numbers import check_monitors
-from orca.core.callbacks.runner import Runner
-from orca.core.feed import Feed, StreamFeed
 from orca.core.metrics import Metric
-from orca.core.source import Batch
-from orca.core.state import Losses, State
+from orca.core.session import Session
+from orca.core.state import State
 from orca.core.triggers import Trigger
 from orca.core.units import positive
 from orca.core.world import World
-from orca.errors import ArgumentError, NotSupported
-from orca.monitor.heartbeat import Heartbeat
+from orca.errors import ArgumentError
 from orca.storage.retries import STORAGE_TIMEOUT
 
 
@@ -85,61 +82,49 @@ class FitPlan:
 
 
 class Predictor(ABC):
-    """A model that answers.
-
-    It is made on the driver, travels to the workers by pickle, and is given its weights there by `restore`.
-
-    Attributes:
-        numbers: Whether the framework has tensors of numbers alone, so that texts and dates are refused on the driver.
-        gpu: The GPU to answer on, where the cluster gave this process one.
-    """
-
-    numbers: ClassVar[bool] = False
-    gpu: str | None = None
-
-    @abstractmethod
-    def restore(self, state: State) -> None:
-        """Build the model and give it these weights."""
+    """A model that predicts in one process; opened once, used for many blocks of rows."""
 
     @abstractmethod
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows as a tree of numpy arrays."""
 
     def takes(self, x: Any) -> bool:
-        """Say whether these may be the model's inputs, as far as it can tell: a dataset's items may end in a label."""
+        """Return whether these may be the model's inputs, if it can tell: a dataset's items may end in a label."""
         return True
 
     def spares(self, x: Any) -> bool:
-        """Say whether the model can do without the last of its inputs, which is then more likely a label."""
+        """Return whether the model can do without the last of its inputs, which is then more likely a label."""
         return False
 
 
-class Learner(Predictor):
-    """A model that learns.
+class PredictorSpec(ABC):
+    """A description of a model that predicts: made on the driver, it travels to the workers by pickle.
 
-    On the driver: the constructor remembers its arguments, the checks refuse those that cannot work, and states are
-    made and turned into the user's own kind of model. Then the learner travels to every rank.
+    Attributes:
+        numbers: Whether the framework has only tensors of numbers, so that texts and dates raise an error on the
+            driver.
+    """
 
-    On a rank, in this order: `join` builds model and optimizer; `call_back` takes the callbacks; `begin` opens a fit;
-    `begin_epoch`, `train`, `evaluate` and `end_epoch` take turns, called by the loop in `core/loop.py`, which also
-    calls the callbacks, decides on checkpoints and asks for `state`; `finish` closes the fit; `leave` lets go of
-    everything. All ranks make the same calls.
+    numbers: ClassVar[bool] = False
 
-    Callbacks (`orca.callbacks`) need nothing of a learner that trains on each batch before it asks for the next one.
-    Some of them ask for `learning_rates`, `copy_weights` and `put_back_weights`.
+    @abstractmethod
+    def open_predictor(self, state: State, gpu: str | None = None) -> Predictor:
+        """Build the model with the weights of a state, on the GPU that the cluster gave this process, if any."""
 
-    A State's payload holds arrays (tensors of torch or numpy) and plain values in dicts, lists and tuples, under names
-    of the framework's own; `storage/states.py` writes it to disk.
+
+class Learner(PredictorSpec):
+    """A description of a model and how to train it.
+
+    On the driver: the constructor remembers its arguments, the checks raise errors for those that cannot work, and
+    states are made and turned into the user's own kind of model. Then the learner travels to every rank, where `join`
+    opens a Session: all that is built on the rank belongs to that.
 
     Attributes:
         framework: The name that saved states carry.
-        pauses: Whether an epoch may be trained in several calls of `train`, so that a checkpoint can be kept mid-epoch,
-            or the model evaluated.
         spread: Whether no rank holds the whole model, so that its state may be too large to travel.
     """
 
     framework: ClassVar[str]
-    pauses: bool = False
     spread: bool = False
 
     # On the driver.
@@ -202,94 +187,25 @@ class Learner(Predictor):
     # On a rank.
 
     @abstractmethod
-    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
-        """Build model and optimizer on this rank, the same on every rank, and agree with the others."""
+    def join(
+        self,
+        world: World,
+        state: State | None,
+        seed: int,
+        callbacks: Sequence[Any] = (),
+        fit: FitPlan | None = None,
+        steps: int | None = None,
+    ) -> Session:
+        """Open a session on this rank; all ranks call it together.
 
-    def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> Hooks:
-        """Return the hooks of a run's callbacks, which the loop calls: none for callbacks of the framework's own.
+        If it fails, it leaves nothing behind: random state and settings of the framework are as they were.
 
-        Callbacks of a resumed fit get their states back from `payload["callbacks"]` of the state.
+        Args:
+            world: The ranks.
+            state: Weights and optimizer state to begin with; None to draw weights from the seed, the same on every
+                rank. Callbacks of a resumed fit get their states back from its `payload["callbacks"]`.
+            seed: The seed.
+            callbacks: The callbacks of the run.
+            fit: The plan of the fit; None for an evaluation.
+            steps: Steps of an epoch, if known.
         """
-        runner = Runner(self, world.rank, world.size, state)
-        return Hooks(callbacks, runner, state.payload.get("callbacks") if state else None)
-
-    def begin(self, plan: FitPlan, steps: int | None) -> None:
-        """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
-
-    def output_link(self) -> str:
-        """Return what makes probabilities of the outputs, as the loss says: "sigmoid", "softmax", or "" if unknown.
-
-        It is the link of the output that metrics see: the first one. Asked after `call_back`, of all ranks alike.
-        """
-        return ""
-
-    def keep_rows(self, train: Feed | StreamFeed, valid: Feed | StreamFeed | None) -> None:
-        """Let the feeds of a fit that has begun read their rows from a nearer place, where that is asked for."""
-
-    def revert(self) -> None:
-        """Put weights and optimizer back to the state that `join` was given, from which a fit is resumed.
-
-        The loop calls it after the callbacks' hooks that begin a fit or an epoch: that state has their changes already.
-        """
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Get ready to train an epoch, before its callbacks are called."""
-
-    @abstractmethod
-    def train(
-        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
-    ) -> Losses:
-        """Train an epoch, or the part of it that follows its first steps: the framework's only batch loop."""
-
-    @abstractmethod
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
-        """Feed outputs and targets to the metrics; return the loss."""
-
-    def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Take the statistics of an epoch over all ranks, before callbacks do; say whether to stop."""
-        return False
-
-    def finish(self) -> None:
-        """End a fit: its epochs are done."""
-
-    @abstractmethod
-    def state(self) -> State:
-        """Return weights and optimizer state; all ranks call it, rank 0's answer counts."""
-
-    def callback_states(self) -> dict[str, Any]:
-        """Return the states of the framework's own callbacks, for a resumed fit; as for `state`, rank 0's counts.
-
-        It may also hold changes by the user's code that `state` does not have, under names that no class has.
-
-        `begin` gives it back to them where `join` was given a state with a position: from `payload["callbacks"]`.
-        """
-        return {}
-
-    def write_state(self, state: State, path: str) -> None:
-        """Write a state to a path that the Estimator loads."""
-        from orca.storage.states import save_state  # loads torch, as every rank does anyway
-
-        save_state(state, path, self.framework)
-
-    def learning_rates(self) -> list[float]:
-        """Return the learning rates of the next step, one of each group of weights; none where nobody knows."""
-        return []
-
-    def copy_weights(self) -> Any:
-        """Return a copy of the weights as this rank holds them: arrays and plain values."""
-        raise NotSupported(
-            f"{type(self).__name__} cannot put weights back. Give it copy_weights and put_back_weights, or leave out "
-            "restore_best_weights.",
-            code="weights-not-restorable",
-        )
-
-    def put_back_weights(self, weights: Any) -> None:
-        """Put back weights that copy_weights returned on any rank."""
-        raise NotSupported(
-            f"{type(self).__name__} has a copy_weights, but no put_back_weights. Give it both.",
-            code="weights-not-restorable",
-        )
-
-    @abstractmethod
-    def leave(self) -> None:
-        """Drop everything that holds on to the process group."""

@@ -1,45 +1,48 @@
-"""Loop: the epoch driver on every rank. Owns the order of things in a fit and how ranks' numbers become one.
+"""Loop: the epochs of a fit on every rank. Owns the order of things in a fit and how ranks' numbers become one.
 
     for each epoch:   train all steps  ->  add the ranks' losses up  ->  validate  ->  one line of history  ->  go on?
-                      (pausing where a validation or a checkpoint is due)
+                      (after each step: validate or save a checkpoint, if one is due)
 
 Every rank runs it with the same plan, so all of them take the same decisions at the same place. Callbacks are called on
-the way, by their Hooks; those of a framework that has its own, by its learner.
+the way; those of a framework that has its own, by its session.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 
-from orca.core.callbacks.hooks import Hooks
 from orca.core.feed import Feed, StreamFeed
 from orca.core.items import Unsendable, encode
-from orca.core.learner import FitPlan, Learner
+from orca.core.learner import FitPlan
+from orca.core.losses import LossAccumulator, without_steps
 from orca.core.metrics import Metric
+from orca.core.schedule import Due, Schedule, epoch_ended
+from orca.core.session import Evaluation, Session
 from orca.core.source import Batch
 from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position, State
 from orca.core.trace import Trace
-from orca.core.triggers import Moment, Trigger
+from orca.core.triggers import Moment
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.monitor.heartbeat import CHECKPOINT, EpochEnd, Heartbeat
-from orca.monitor.stopping import Halted, StopOrder, StopPoint
+from orca.monitor.heartbeat import CHECKPOINT, DATA, EVALUATE, EpochEnd, Heartbeat
+from orca.monitor.stopping import Halted, StopOrder
 from orca.storage.checkpoints import CheckpointWriter
 
 _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpoint
+_NOTHING_DUE = Due()
 
 
 @dataclass
 class History:
-    """One line of statistics an epoch: `epochs` over all ranks, `mine` of this rank alone; `traces` step by step.
+    """One line of statistics an epoch: `epochs` over all ranks, `mine` of this rank only; `traces` step by step.
 
-    The epochs that an interrupted fit had done are in `epochs` alone.
+    The epochs that an interrupted fit had done are in `epochs` only.
     """
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
@@ -50,171 +53,273 @@ class History:
     busy: float = 0.0  # seconds that this rank has worked itself
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch under way.
+
+    Attributes:
+        number: Its number over all fits, from 1.
+        steps_before: Steps of all fits before it.
+        first_step: Steps of it that an interrupted fit had done.
+        steps: Its steps, with those; None if unknown.
+        ends_at: The step to end it at.
+    """
+
+    number: int
+    steps_before: int
+    first_step: int
+    steps: int | None
+    ends_at: int | None
+
+    def moment(self, step: int) -> Moment:
+        """Return the moment after so many of its steps."""
+        return Moment(self.number - 1, self.steps_before + step)
+
+
 @dataclass
-class EpochLoop:
+class Validations:
+    """The validations of an epoch: statistics over all ranks, with the step of each; those of this rank; seconds.
+
+    Those before an interruption have only the first.
+    """
+
+    overall: list[dict[str, Any]] = field(default_factory=list)
+    mine: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def last_step(self) -> int | None:
+        """The step of the last one, over all fits."""
+        return self.overall[-1]["step"] if self.overall else None
+
+
+class FitLoop:
     """A fit on one rank, and how far it is.
 
     It trains until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, resuming at `since`.
-    Checkpoints go to the writer, which rank 0 alone has. The hooks are those of the plan's callbacks.
 
-    `history` has the epochs that are done; `before` has the losses of an interrupted epoch, up to the interruption.
-    `validations` are those of the epoch that is going on: statistics over all ranks, with the step of each; `mine` has
-    this rank's own statistics of the same, and `times` their seconds, without those before an interruption.
+    Args:
+        session: The learner at work.
+        train: The rows to train on.
+        valid: The rows to validate on, if any.
+        metrics: Metrics of validations.
+        plan: The plan, the same on every rank.
+        world: The ranks.
+        heartbeat: Told where the loop is.
+        since: Where to begin.
+        writer: Writes checkpoints; only rank 0 has one.
     """
 
-    learner: Learner
-    train: Feed | StreamFeed
-    valid: Feed | StreamFeed | None
-    metrics: Sequence[Metric]
-    plan: FitPlan
-    world: World
-    heartbeat: Heartbeat
-    since: Position
-    writer: CheckpointWriter | None = None
-    hooks: Hooks = field(default_factory=Hooks)
-
-    def __post_init__(self) -> None:
-        self.history = History(list(self.since.lines), steps=sum(line["batch_count"] for line in self.since.lines))
-        self.before = self.since.losses
-        self.validations, self.mine, self.times = list(self.since.validations), list[dict[str, Any]](), list[float]()
-        if self.valid is None:
-            self.plan = replace(self.plan, validation_trigger=None)
-        self.usual_steps = self.plan.steps_per_epoch or self.train.steps
-        self.endless = _endless(self.train, self.since, self.plan)
-        self.stop_point = self.heartbeat.stop_point
+    def __init__(
+        self,
+        session: Session,
+        train: Feed | StreamFeed,
+        valid: Feed | StreamFeed | None,
+        metrics: Sequence[Metric],
+        plan: FitPlan,
+        world: World,
+        heartbeat: Heartbeat,
+        since: Position,
+        writer: CheckpointWriter | None = None,
+    ) -> None:
+        self.session, self.callbacks = session, session.callbacks
+        self.train, self.valid, self.metrics = train, valid, metrics
+        self.plan, self.world, self.heartbeat, self.since, self.writer = plan, world, heartbeat, since, writer
+        self.steps_by_trigger = None if valid is None else plan.validation_trigger
+        self.schedule = Schedule(self.steps_by_trigger, plan.checkpoint_trigger, plan.end_trigger)
+        self.history = History(list(since.lines), steps=sum(line["batch_count"] for line in since.lines))
+        self.resumed = since.losses  # of the interrupted epoch, over all ranks, until it has ended
+        self.validations = Validations(list(since.validations))
+        self.usual_steps = plan.steps_per_epoch or train.steps
+        self.endless = _endless(train, since, plan)
+        self.saves = plan.checkpoint_trigger is not None or plan.stores
+        self.stop_point = heartbeat.stop_point
         self.snapshot: State | None = None  # on rank 0, of the last epoch that has ended
 
     def run(self) -> History:
-        """Run all epochs and the callbacks' last hooks; keep the state that these leave behind."""
+        """Run all epochs and the callbacks' last hooks; save the state that these leave behind."""
         plan, since, history = self.plan, self.since, self.history
         if self.train.steps == 0:
             return history
-        self.learner.begin(plan, self.usual_steps)
-        self.learner.keep_rows(self.train, self.valid)
-        at_times = plan.validation_trigger is not None or plan.validation_freq != 1
-        self.hooks.runner.skips_validations = self.valid is not None and at_times
-        self.hooks.begin(plan.epochs, self.usual_steps, next(reversed(since.lines), None))
+        skips_validations = self.valid is not None and (
+            plan.validation_trigger is not None or plan.validation_freq != 1
+        )
+        self.callbacks.begin(plan.epochs, self.usual_steps, next(reversed(since.lines), None), skips_validations)
         if since.lines or since.step:
-            self._revert(has_begun=not since.step)
+            self._rewind(load_callbacks=not since.step)
         # The steps after which the callbacks' last hooks were called already.
         last = history.steps if since.ended in (COMPLETE, STOPPED) else -1
-        ending, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
-        saves = plan.checkpoint_trigger is not None or plan.stores
-        with self.stop_point.open(since.first_steps + history.steps + self.before.steps, self.learner.pauses, saves):
-            while not ending and (self.before.steps or not self._is_over()):
-                ending, due = self._run_epoch()
-        if due and plan.callbacks:  # one of them may fail at the end: keep the trained state first
-            self._keep(Losses(), STOPPING if ending == STOPPED else "")
+        ending, is_checkpoint_due = self._resumed_ending(), False
+        steps, can_halt = since.first_steps + history.steps + self.resumed.steps, self.session.user_epoch is None
+        with self.stop_point.open(steps, can_halt, self.saves):
+            while not ending and (self.resumed.steps or not self._is_over()):
+                ending, is_checkpoint_due = self._run_epoch()
+        if is_checkpoint_due and plan.callbacks:  # one of them may fail at the end: save the trained state first
+            self._save(Losses(), STOPPING if ending == STOPPED else "")
             _wait_for(self.writer, self.world)
-        self.learner.finish()
-        self.hooks.finish()
-        if due or (plan.stores and last != history.steps):  # the last state is the one that callbacks leave behind
-            self._keep(Losses(), ending or COMPLETE)
+        self.session.end_fit()
+        self.callbacks.finish()
+        if is_checkpoint_due or (plan.stores and last != history.steps):  # the state that callbacks leave behind
+            self._save(Losses(), ending or COMPLETE)
         return history
 
     def _run_epoch(self) -> tuple[str, bool]:
         """Train an epoch and validate; return how the fit ended with it, if it did, and whether a checkpoint is due."""
-        plan, history, world, before = self.plan, self.history, self.world, self.before
-        epoch = self.since.first_epoch + len(history.epochs) + 1
-        steps = _least(self.usual_steps, plan.max_steps and plan.max_steps - history.steps)
-        clock = Clock(plan, self.since.first_steps + history.steps, epoch - 1, steps if self.learner.pauses else 0)
-        if before.steps and (self._is_over() or clock.ends(before.steps)):
-            steps = before.steps  # the interrupted fit has gone as far as this one shall: its epoch ends there
+        history, world, resumed = self.history, self.world, self.resumed
+        epoch = self._next_epoch()
         began = time.perf_counter()
-        losses = self._train(epoch, clock, steps)
-        seconds = {"mean_train_epoch_s": time.perf_counter() - began - sum(self.times)}
-        ranks = world.all_gather(_bare(losses))
+        losses, due = self._train(epoch)
+        seconds = {"mean_train_epoch_s": time.perf_counter() - began - sum(self.validations.seconds)}
+        ranks = world.all_gather(without_steps(losses))
         trace = _trace(losses, world, seconds["mean_train_epoch_s"])
-        history.steps += before.steps + losses.steps
-        mine = _training_stats(epoch, [(before.then(losses) if world.rank == 0 else losses).alone()])
-        line = _training_stats(epoch, [before.then(ranks[0]), *ranks[1:]])
-        if self._is_validation_due(clock, before.steps + losses.steps):
-            self._validate(clock.steps + before.steps + losses.steps)
+        steps = resumed.steps + losses.steps
+        mine = _training_stats(epoch.number, [(resumed.then(losses) if world.rank == 0 else losses).alone()])
+        line = _training_stats(epoch.number, [resumed.then(ranks[0]), *ranks[1:]])
+        if self._validates_epoch(epoch, steps, due):
+            self._validate(epoch.steps_before + steps)
         self._close_validations(line, mine, seconds)
-        if plan.profile:
+        if self.plan.profile:
             self._profile(line, mine, losses.steps, seconds)
         if world.rank == 0:
-            rate = (line["num_samples"] - before.rows) / max(seconds["mean_train_epoch_s"], 1e-9)
-            self.heartbeat.end_epoch(EpochEnd(epoch, _texts(line), rate, time.perf_counter() - began))
+            rate = (line["num_samples"] - resumed.rows) / max(seconds["mean_train_epoch_s"], 1e-9)
+            self.heartbeat.end_epoch(EpochEnd(epoch.number, _texts(line), rate, time.perf_counter() - began))
+        history.steps += steps
         history.epochs.append(line)
         history.mine.append(mine)
         history.traces.append(trace)
-        wishes = self.learner.end_epoch(line), self.hooks.end_epoch(line)
+        wishes = self.session.end_epoch(line), self.callbacks.end_epoch(line)
         stops = any(world.all_gather(any(wishes)))
-        moment = clock.epoch_ended(before.steps + losses.steps, line, self.metrics)
-        self.before, due = Losses(), clock.kept(moment)
-        if self._is_over() or clock.over(moment):
-            return COMPLETE, due
+        due |= self.schedule.due_at_epoch_end(epoch_ended(epoch.number, epoch.steps_before + steps, line, self.metrics))
+        self.resumed = Losses()
+        if self._is_over() or due.stop:
+            return COMPLETE, due.checkpoint
         if stops:
-            return STOPPED, due
-        state = self._keep(Losses()) if due else None if self.learner.spread else self._state(Losses())
-        if world.rank == 0 and state is not None:
-            self.snapshot = state
-        return "", due
+            return STOPPED, due.checkpoint
+        state = None
+        if due.checkpoint:
+            state = self._save(Losses())
+        elif not self.session.is_sharded:
+            state = self._state(Losses())
+        self.snapshot = state if world.rank == 0 and state is not None else self.snapshot
+        return "", due.checkpoint
 
-    def _train(self, epoch: int, clock: Clock, steps: int | None) -> Losses:
-        """Train an epoch, or the rest of it, in parts: after each but the last one something is due."""
-        before, losses = self.before, Losses()  # this rank's; those of all ranks before the interruption are rank 0's
-        self.heartbeat.step(epoch, before.steps, steps or 0)
-        batches = self.endless if self.plan.steps_per_epoch else self.train.epoch(epoch, before.steps)
-        batches = islice(batches, steps and max(steps - before.steps, 0))
-        self.learner.begin_epoch(epoch)
-        self.hooks.begin_epoch(epoch)
-        if before.steps:
-            self._revert(has_begun=True)
-        while True:
-            part = EpochPart(batches, clock, before.steps + losses.steps, self.stop_point)
-            stream = self.hooks.steps(part, part.step, self.heartbeat, self.world)
-            losses = losses.then(self.learner.train(stream, self.heartbeat, epoch, self.plan, part.step))
-            step = before.steps + losses.steps
-            if losses.stopped or self.hooks.stopped or not part.paused or clock.ends(step):
-                return losses
-            if clock.validates(step):
-                self._validate(clock.steps + step)
-            halts = self.stop_point.is_reached
-            if clock.keeps(step) or (halts and (self.plan.checkpoint_trigger is not None or self.plan.stores)):
-                self._keep(_added(before, self.world.all_gather(_bare(losses))))
-            if halts:
-                _wait_for(self.writer, self.world)
-                raise Halted
+    def _next_epoch(self) -> Epoch:
+        """Return the epoch that begins, or that was interrupted."""
+        history, resumed = self.history, self.resumed
+        limit = self.plan.max_steps and self.plan.max_steps - history.steps
+        steps = _least(self.usual_steps, limit)
+        number = self.since.first_epoch + len(history.epochs) + 1
+        epoch = Epoch(number, self.since.first_steps + history.steps, resumed.steps, steps, steps)
+        if resumed.steps and (self._is_over() or self._due(epoch, resumed.steps).stop):
+            # The interrupted fit has gone as far as this one shall: its epoch ends there.
+            return replace(epoch, ends_at=resumed.steps)
+        return epoch
 
-    def _is_validation_due(self, clock: Clock, steps: int) -> bool:
-        """Say whether an epoch is validated at its end, after so many steps; not twice after the same step."""
-        plan = self.plan
+    def _train(self, epoch: Epoch) -> tuple[Losses, Due]:
+        """Train an epoch, or the rest of it; return this rank's losses, and what was due after its last step."""
+        first, limit = epoch.first_step, epoch.ends_at
+        self.heartbeat.step(epoch.number, first, limit or 0)
+        batches = self.endless if self.plan.steps_per_epoch else self.train.epoch(epoch.number, first)
+        batches = islice(batches, None if limit is None else max(limit - first, 0))
+        losses = self.session.begin_epoch(epoch.number, self.plan.on_nan)
+        self.callbacks.begin_epoch(epoch.number)
+        if first:
+            self._rewind(load_callbacks=True)
+        if self.session.user_epoch is not None:
+            return self._run_user_epoch(epoch, batches)
+        self.heartbeat.at(DATA)
+        due = self._train_steps(epoch, batches, losses)
+        return losses.result(), due
+
+    def _train_steps(self, epoch: Epoch, batches: Iterator[Batch], losses: LossAccumulator) -> Due:
+        """Train on these batches; return what was due after the last one, and has to be seen to at the epoch's end."""
+        session, callbacks, heartbeat, runner = self.session, self.callbacks, self.heartbeat, self.callbacks.runner
+        watched, first = callbacks.watches_steps, epoch.first_step
+        due = self._due(epoch, first) if first else _NOTHING_DUE
+        stream = session.prepare(batches, epoch.number, first)
+        try:
+            for step, batch in enumerate(stream, first):
+                if watched:
+                    callbacks.before_train_iter(step, session.batch_view(batch))
+                result = session.train_step(batch, step)
+                loss = losses.add(step, result, batch.rows)
+                heartbeat.step(epoch.number, step + 1, heartbeat.steps, loss, heartbeat.rows + batch.step_rows)
+                runner.end_step()
+                if watched:
+                    callbacks.after_train_iter(step, heartbeat.loss)
+                stops = session.agree_to_stop(callbacks.wants_stop)
+                if stops:
+                    callbacks.stop()
+                due = self._due(epoch, step + 1)
+                halts = self.stop_point.reached(epoch.steps_before + step + 1)
+                if stops or due.stop:
+                    return due
+                if due.validate:
+                    self._validate(epoch.steps_before + step + 1)
+                if due.checkpoint or (halts and self.saves):
+                    self._save(_added(self.resumed, self.world.all_gather(without_steps(losses.totals()))))
+                if halts:
+                    _wait_for(self.writer, self.world)
+                    raise Halted
+                heartbeat.at(DATA)
+        finally:
+            if isinstance(stream, Generator):  # it may own a thread
+                stream.close()
+        return due
+
+    def _run_user_epoch(self, epoch: Epoch, batches: Iterator[Batch]) -> tuple[Losses, Due]:
+        """Let code of the user's train an epoch; triggers that fire within it act at its end."""
+        assert self.session.user_epoch is not None
+        losses = self.session.user_epoch(batches, self.heartbeat, epoch.number)
+        due = _NOTHING_DUE
+        for step in range(1, epoch.first_step + losses.steps):
+            due |= self.schedule.due(epoch.moment(step))
+        return losses, replace(due, stop=False)
+
+    def _due(self, epoch: Epoch, step: int) -> Due:
+        """Return what is due after a step; nothing after the last one, as triggers see the end of the epoch instead."""
+        if self.session.user_epoch is not None or (epoch.steps is not None and step >= epoch.steps):
+            return _NOTHING_DUE
+        return self.schedule.due(epoch.moment(step))
+
+    def _validates_epoch(self, epoch: Epoch, steps: int, due: Due) -> bool:
+        """Return whether an epoch is validated at its end, after so many steps; not twice after the same step."""
         if self.valid is None:
             return False
-        if plan.validation_trigger is None:
-            epoch, freq = plan.initial_epoch + len(self.history.epochs) + 1, plan.validation_freq
-            return epoch % freq == 0 if isinstance(freq, int) else epoch in freq
-        last = next(reversed(self.validations), {"step": None})
-        return last["step"] != clock.steps + steps and clock.validated(steps)
+        if self.steps_by_trigger is None:
+            number, freq = self.plan.initial_epoch + len(self.history.epochs) + 1, self.plan.validation_freq
+            return number % freq == 0 if isinstance(freq, int) else number in freq
+        step = epoch.steps_before + steps
+        fires = self.schedule.validates_epoch(Moment(epoch.number, step, True))
+        return (fires or due.validate) and self.validations.last_step != step
 
     def _validate(self, step: int) -> None:
         """Evaluate after so many steps of all epochs."""
         assert self.valid is not None
         began = time.perf_counter()
         overall, own = evaluate(
-            self.learner, self.valid, self.metrics, self.world, self.heartbeat, self.plan.validation_steps, self.hooks
+            self.session, self.valid, self.metrics, self.world, self.heartbeat, self.plan.validation_steps
         )
-        self.validations.append({"step": step} | _as_validation(overall))
-        self.mine.append({"step": step} | _as_validation(own))
-        self.times.append(time.perf_counter() - began)
+        self.validations.overall.append({"step": step} | _as_validation(overall))
+        self.validations.mine.append({"step": step} | _as_validation(own))
+        self.validations.seconds.append(time.perf_counter() - began)
 
     def _close_validations(self, line: dict[str, Any], mine: dict[str, Any], seconds: dict[str, float]) -> None:
-        """Add the last validation to the statistics of an epoch; all of them, where a trigger asked for them."""
-        for stats, validations in ((line, self.validations), (mine, self.mine)):
+        """Add the last validation to the statistics of an epoch; all of them, if a trigger requested them."""
+        done, self.validations = self.validations, Validations()
+        for stats, validations in ((line, done.overall), (mine, done.mine)):
             for last in validations[-1:]:
                 stats |= {name: value for name, value in last.items() if name != "step"}
-            if validations and self.plan.validation_trigger is not None:
+            if validations and self.steps_by_trigger is not None:
                 stats["validations"] = validations
-        if self.times:
-            seconds["mean_validation_s"] = sum(self.times) / len(self.times)
-        self.validations, self.mine, self.times = [], [], []
+        if done.seconds:
+            seconds["mean_validation_s"] = sum(done.seconds) / len(done.seconds)
 
     def _profile(
         self, line: dict[str, Any], mine: dict[str, Any], training_steps: int, seconds: dict[str, float]
     ) -> None:
         """Add to the statistics of an epoch where its time went."""
+        self.heartbeat.profile["communication"] += self.session.communication_seconds() * training_steps
         steps = 0
         if self.valid is not None and "mean_validation_s" in seconds:
             steps = (_least(self.valid.steps, self.plan.validation_steps) or 0) * len(mine.get("validations", [1]))
@@ -227,143 +332,53 @@ class EpochLoop:
             return self.history.steps >= self.plan.max_steps
         return len(self.history.epochs) >= self.plan.epochs
 
-    def _revert(self, has_begun: bool) -> None:
+    def _resumed_ending(self) -> str:
+        """Return how a resumed fit had ended: a callback stopped it, or its end_trigger fires at its end."""
+        since = self.since
+        if since.ended in (STOPPED, STOPPING):
+            return STOPPED
+        if not since.lines or since.step:
+            return ""
+        *before, line = since.lines
+        steps = sum(each["batch_count"] for each in before)
+        epoch = Epoch(since.first_epoch + len(since.lines), since.first_steps + steps, 0, self.usual_steps, None)
+        due = self._due(epoch, line["batch_count"])
+        ended = epoch_ended(epoch.number, epoch.steps_before + line["batch_count"], line, self.metrics)
+        return COMPLETE if (due | self.schedule.due_at_epoch_end(ended)).stop else ""
+
+    def _rewind(self, load_callbacks: bool) -> None:
         """Undo the changes that callbacks made at the beginning of a resumed fit: its state already has them.
 
         Once the fit, or the epoch that it was interrupted in, has begun, callbacks get their own states back.
         """
-        self.learner.revert()
-        if has_begun:
-            self.hooks.restore()
+        self.session.rewind()
+        if load_callbacks:
+            self.callbacks.restore()
 
-    def _keep(self, losses: Losses, ending: str = "") -> State:
+    def _save(self, losses: Losses, ending: str = "") -> State:
         """Hand a state that a fit can be resumed from to the writer; all ranks call it."""
-        since, history, phase = self.since, self.history, self.heartbeat.phase
+        phase = self.heartbeat.phase
         self.heartbeat.at(CHECKPOINT)
-        state, callbacks = self._state(losses), self.hooks.states() | self.learner.callback_states()
+        state, callbacks = self._state(losses), self.callbacks.states() | self.session.resume_state()
         if self.writer is not None:
-            if callbacks:
-                state.payload["callbacks"] = callbacks
-            lines = tuple(history.epochs)
             position = replace(
-                since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ending,
-                validations=tuple(self.validations),
-            )  # fmt: skip
-            state.position = position.as_json()
-            self.writer.keep(state)
+                self.since,
+                step=losses.steps,
+                losses=without_steps(losses),
+                lines=tuple(self.history.epochs),
+                ended=ending,
+                validations=tuple(self.validations.overall),
+            )
+            payload = state.payload | ({"callbacks": callbacks} if callbacks else {})
+            self.writer.keep(replace(state, payload=payload, position=position.as_json()))
         self.heartbeat.at(phase)
         return state
 
     def _state(self, losses: Losses) -> State:
-        """Return the learner's state with the counts of epochs and steps; all ranks call it."""
-        state = self.learner.state()
-        state.epoch = self.since.first_epoch + len(self.history.epochs)
-        state.steps = self.since.first_steps + self.history.steps + losses.steps
-        return state
-
-
-@dataclass
-class Clock:
-    """The count of steps and epochs for triggers, which see nothing else between the ends of epochs.
-
-    Attributes:
-        plan: The plan, with its triggers.
-        steps: Steps trained before this epoch.
-        epochs: Epochs trained before it.
-        last: The epoch's last step, after which triggers are asked when it has ended; None where nobody knows, 0 where
-            an epoch cannot be paused.
-    """
-
-    plan: FitPlan
-    steps: int
-    epochs: int
-    last: int | None
-
-    def pauses(self, step: int) -> bool:
-        """Say whether something is due after this step of the epoch."""
-        return self.keeps(step) or self.ends(step) or self.validates(step)
-
-    def keeps(self, step: int) -> bool:
-        """Say whether a checkpoint is due after this step of the epoch."""
-        return self._fires(self.plan.checkpoint_trigger, step)
-
-    def ends(self, step: int) -> bool:
-        """Say whether the fit ends after this step of the epoch."""
-        return self._fires(self.plan.end_trigger, step)
-
-    def validates(self, step: int) -> bool:
-        """Say whether a validation is due after this step of the epoch."""
-        return self._fires(self.plan.validation_trigger, step)
-
-    def validated(self, steps: int) -> bool:
-        """Say whether a validation is due at the end of an epoch of so many steps."""
-        return self._due(self.plan.validation_trigger, Moment(self.epochs + 1, self.steps + steps, True))
-
-    def kept(self, moment: Moment) -> bool:
-        """Say whether a checkpoint is due at the end of an epoch."""
-        return self._due(self.plan.checkpoint_trigger, moment)
-
-    def over(self, moment: Moment) -> bool:
-        """Say whether the fit ends with the epoch that ended at this moment."""
-        trigger = self.plan.end_trigger
-        return trigger is not None and (trigger(moment) or self.ends(moment.step - self.steps))
-
-    def epoch_ended(self, steps: int, line: dict[str, Any], metrics: Sequence[Metric]) -> Moment:
-        """Return the moment in which an epoch of so many steps ended with these statistics."""
-        names = [f"val_{metric.name.lower()}" for metric in metrics]
-        if not names:  # a framework that has metrics of its own
-            names = [name for name in line if name.startswith("val_") and name not in ("val_loss", "val_num_samples")]
-        values = [line.get(name) for name in names]
-        curves = tuple | list  # a list where the line was read from a checkpoint
-        score = next((value for value in values if value is not None and not isinstance(value, curves)), None)
-        return Moment(self.epochs + 1, self.steps + steps, True, line.get("val_loss", line["train_loss"]), score)
-
-    def _due(self, trigger: Trigger | None, moment: Moment) -> bool:
-        """Say whether a trigger fires at the end of an epoch; for one that cannot be paused, also within it."""
-        if trigger is None:
-            return False
-        within = range(self.steps + 1, moment.step) if self.last == 0 else ()
-        return (
-            trigger(moment)
-            or self._fires(trigger, moment.step - self.steps)  # where the epoch was cut
-            or any(trigger(Moment(self.epochs, step, False)) for step in within)
-        )
-
-    def _fires(self, trigger: Trigger | None, step: int) -> bool:
-        if trigger is None or (self.last is not None and step >= self.last):
-            return False
-        return trigger(Moment(self.epochs, self.steps + step, False))
-
-
-class EpochPart:
-    """The batches of an epoch up to the step after which something is due; `paused` once they were read up to there.
-
-    A learner may read ahead: that the batches were read does not say that they were trained on.
-    """
-
-    def __init__(self, batches: Iterator[Batch], clock: Clock, step: int, stop_point: StopPoint) -> None:
-        self.batches, self.clock, self.step, self.paused = batches, clock, step, False
-        self.stop_point = stop_point
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self.batches:
-            yield batch
-            self.step += 1
-            if self.stop_point.reached(self.clock.steps + self.step) or self.clock.pauses(self.step):
-                self.paused = True
-                return
-
-
-def _ending(since: Position, plan: FitPlan, last: int | None, metrics: Sequence[Metric]) -> str:
-    """Return how a resumed fit had ended: a callback stopped it, or its end_trigger fires at its last epoch's end."""
-    if since.ended in (STOPPED, STOPPING):
-        return STOPPED
-    if not since.lines or since.step:
-        return ""
-    *before, line = since.lines
-    steps = since.first_steps + sum(each["batch_count"] for each in before)
-    clock = Clock(plan, steps, since.first_epoch + len(before), last)
-    return COMPLETE if clock.over(clock.epoch_ended(line["batch_count"], line, metrics)) else ""
+        """Return the session's state with the counts of epochs and steps; all ranks call it."""
+        since, history = self.since, self.history
+        epoch, steps = since.first_epoch + len(history.epochs), since.first_steps + history.steps + losses.steps
+        return replace(self.session.state(), epoch=epoch, steps=steps)
 
 
 def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterator[Batch]:
@@ -384,10 +399,6 @@ def _wait_for(writer: CheckpointWriter | None, world: World) -> None:
         pass
 
 
-def _bare(losses: Losses) -> Losses:
-    return replace(losses, trace=[], rates=[])
-
-
 def _added(before: Losses, ranks: Sequence[Losses]) -> Losses:
     """Return the losses of all ranks in an epoch so far, as one rank's."""
     names = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass")
@@ -403,18 +414,16 @@ def _trace(losses: Losses, world: World, seconds: float) -> Trace:
 
 
 def evaluate(
-    learner: Learner,
+    session: Session,
     feed: Feed | StreamFeed,
     metrics: Sequence[Metric],
     world: World,
     heartbeat: Heartbeat,
     num_steps: int | None = None,
-    hooks: Hooks | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (statistics over all ranks, statistics of this rank): exact for any split of the rows."""
     meters = [metric.start() for metric in metrics]
-    batches = islice(feed.epoch(0), num_steps)
-    losses = learner.evaluate(batches if hooks is None else hooks.evaluation(batches), meters, heartbeat)
+    losses = _evaluate(session, islice(feed.epoch(0), num_steps), meters, heartbeat)
     mine = (losses, [meter.state() for meter in meters])
     try:
         ranks = world.gather(mine)
@@ -424,6 +433,35 @@ def evaluate(
         raise
     overall = None if ranks is None else _evaluation_stats(metrics, ranks)
     return world.broadcast(overall), _evaluation_stats(metrics, [(losses.alone(), mine[1])])
+
+
+def _evaluate(session: Session, batches: Iterator[Batch], meters: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
+    """Evaluate on these batches, calling the hooks; return the losses."""
+    callbacks = session.callbacks
+    with session.evaluation(meters) as evaluation:
+        callbacks("before_val_epoch")
+        if session.user_evaluation is not None:
+            losses = session.user_evaluation(batches, meters, heartbeat)
+        else:
+            losses = _evaluate_steps(session, evaluation, batches, heartbeat)
+        callbacks("after_val_epoch")
+    return losses
+
+
+def _evaluate_steps(session: Session, evaluation: Evaluation, batches: Iterator[Batch], heartbeat: Heartbeat) -> Losses:
+    callbacks = session.callbacks
+    heartbeat.at(DATA)
+    with evaluation.steps():
+        for step, batch in enumerate(batches):
+            heartbeat.at(EVALUATE)
+            watched = bool(callbacks) and evaluation.joins(batch)
+            if watched:
+                callbacks.before_val_iter(step, session.batch_view(batch))
+            evaluation.step(batch, step)
+            if watched:
+                callbacks("after_val_iter")
+            heartbeat.at(DATA)
+    return evaluation.result()
 
 
 def _check_state(meter: Metric, state: Any) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from orca.core.items import travels
-from orca.errors import LossNotFinite
 from orca.storage.state import OutputSpec, State
 
-__all__ = ["COMPLETE", "STOPPED", "STOPPING", "Losses", "OutputSpec", "Position", "State", "report_loss"]
+__all__ = ["COMPLETE", "STOPPED", "STOPPING", "Losses", "OutputSpec", "Position", "State"]
 
 travels(OutputSpec)
-
-logger = logging.getLogger(__name__)
 
 
 @travels
@@ -27,8 +23,7 @@ class Losses:
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
     `logs` are the values of the framework's own metrics, over all ranks already; `own`, those of this rank,
     where that is known. `trace` has the loss sum and the mass of every step, `rates` the learning rate: filled where
-    the framework's loop is ours. `conducted` says that the user's own code evaluated, and may not have fed the
-    metrics; `stopped`, that a callback ended the epoch early.
+    the loop is ours. `conducted` says that the user's own code evaluated, and may not have fed the metrics.
     """
 
     loss_sum: float = 0.0
@@ -42,7 +37,6 @@ class Losses:
     trace: list[tuple[float, float]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     conducted: bool = False
-    stopped: bool = False
 
     def add(self, total: float, mass: float, rows: int) -> None:
         """Count a step: the sum of its losses, the divisor for their mean, and its rows."""
@@ -67,7 +61,6 @@ class Losses:
             own=self.own | later.own,
             trace=self.trace + later.trace,
             rates=self.rates + later.rates,
-            stopped=later.stopped,
         )
 
     def alone(self) -> Losses:
@@ -75,18 +68,6 @@ class Losses:
         last = (self.last_loss_sum, self.last_mass)
         total, mass = next((step for step in reversed(self.trace) if step[1]), last)
         return replace(self, logs=self.logs | self.own, last_loss_sum=total, last_mass=mass)
-
-
-def report_loss(loss: float, where: str, on_nan: str) -> None:
-    """Raise, or warn, that a loss is not finite."""
-    text = (
-        f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
-        "or clip gradients. A fit that takes on_nan= goes on with on_nan='warn'."
-    )
-    if on_nan == "raise":
-        raise LossNotFinite(text)
-    if on_nan == "warn":
-        logger.warning(text)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ other that fsspec knows. HDFS needs neither Hadoop's client nor Java: see docs/f
 A copy never leaves half a file at its target. Folders are merged: a file that is there already is refused, before
 anything is copied, unless `over_write` is true; other files stay. Where files can be renamed, all of a folder
 is copied to a draft first, and comes to its place only when it is complete; on object stores file after file is.
+
+Not fsspec's `put(recursive=True)` and `get`: they leave out what is in linked folders, replace files without asking,
+leave halves, and copy one file at a time on file systems without asyncio, such as HDFS.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orca.cluster.spark import active_session, wait_for_tasks
+from orca.cluster.spark import active_session
+from orca.cluster.tasks import wait_for_tasks
 from orca.errors import DataError, OrcaError, recorded_in
 from orca.monitor.failures import TRACE_LIMIT, reason_of, trace_of
 from orca.monitor.spark_logs import muted

@@ -42,8 +42,8 @@ from orca.cluster.spark import (
     running,
     slots,
     tell_modules,
-    wait_for_tasks,
 )
+from orca.cluster.tasks import wait_for_tasks
 from orca.core.engine import (
     Envelope,
     HubPeer,
@@ -56,6 +56,7 @@ from orca.core.engine import (
     run_rank,
     threads_asked_for,
 )
+from orca.core.network import resolved
 from orca.core.resources import Grant
 from orca.core.source import Shards
 from orca.core.world import Peer
@@ -464,4 +465,4 @@ def _assemble(rows: list[Any], count: int) -> list[Any]:
 
 def _address(spark_address: str) -> str:
     """Return the IP address of a task's host, as Spark knows it: the host name may resolve to 127.0.1.1."""
-    return socket.gethostbyname(spark_address.rsplit(":", 1)[0])
+    return resolved(spark_address.rsplit(":", 1)[0])

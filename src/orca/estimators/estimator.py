@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from orca.core.arguments import checked
 from orca.core.engine import Engine, Settings
-from orca.core.learner import Learner, Predictor
+from orca.core.learner import Learner, PredictorSpec
 from orca.core.source import Columns, DataSpec
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotSupported, OrcaError, SignatureError
@@ -83,7 +83,7 @@ class Estimator:
 
     def __init__(
         self,
-        learner: Predictor,
+        learner: PredictorSpec,
         backend: Backend | None,
         *,
         config: dict[str, Any] | None = None,
@@ -339,9 +339,9 @@ class Estimator:
         if backend is not None:
             backend_of(backend)
         kind = _estimator_class(cls, "orca.estimators.openvino:OpenvinoEstimator", "an openvino model")
-        from orca.frameworks.openvino import OpenvinoPredictor
+        from orca.frameworks.openvino import OpenvinoSpec
 
-        predictor, state = OpenvinoPredictor.of(str(model_path), natural("batch_size", batch_size))
+        predictor, state = OpenvinoSpec.of(str(model_path), natural("batch_size", batch_size))
         return kind(predictor, state, backend)
 
     @staticmethod

@@ -22,7 +22,7 @@ from orca.registry import backend_of, engine_class, source_of
 from orca.sources.arrays import ArraySource, PandasSource
 
 if TYPE_CHECKING:  # the shims import this file, and must not load OpenVINO
-    from orca.frameworks.openvino import OpenvinoPredictor
+    from orca.frameworks.openvino import OpenvinoSpec
 
 DEFAULT_BATCH = 4
 _PARTS = {"x", "y", "weights"}  # of data that is no dict of inputs
@@ -62,10 +62,10 @@ class OpenvinoEstimator(Estimator):
         backend: A backend's name, or None for the cluster that is up when it is needed.
     """
 
-    learner: OpenvinoPredictor
+    learner: OpenvinoSpec
     refusals: ClassVar = {verb: f"an OpenVINO model only answers (predict). {do}" for verb, do in _INSTEAD.items()}
 
-    def __init__(self, learner: OpenvinoPredictor, state: State, backend: str | None = None) -> None:
+    def __init__(self, learner: OpenvinoSpec, state: State, backend: str | None = None) -> None:
         super().__init__(learner, None if backend is None else backend_of(backend))
         self._state = state
 
@@ -139,10 +139,10 @@ class OpenvinoEstimator(Estimator):
         return engine
 
 
-def _read(model_path: str, batch_size: int) -> tuple[OpenvinoPredictor, State]:
-    from orca.frameworks.openvino import OpenvinoPredictor
+def _read(model_path: str, batch_size: int) -> tuple[OpenvinoSpec, State]:
+    from orca.frameworks.openvino import OpenvinoSpec
 
-    return OpenvinoPredictor.of(str(model_path), natural("batch_size", batch_size))
+    return OpenvinoSpec.of(str(model_path), natural("batch_size", batch_size))
 
 
 def _columns(feature_cols: Sequence[str] | str | None, input_cols: Sequence[str] | str | None) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 
 from orca.core.columns import single
 from orca.core.engine import threads_asked_for
-from orca.core.learner import Predictor
+from orca.core.learner import Predictor, PredictorSpec
 from orca.core.resources import cores
 from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError, near
@@ -335,8 +335,8 @@ def check_config(config: Mapping[Any, Any] | None) -> dict[str, Any]:
     return properties
 
 
-class OpenvinoPredictor(Predictor):
-    """An OpenVINO model that answers.
+class OpenvinoSpec(PredictorSpec):
+    """An OpenVINO model and how it predicts.
 
     Args:
         signature: The inputs and outputs of the model.
@@ -355,39 +355,39 @@ class OpenvinoPredictor(Predictor):
         self.signature, self.batch_size, self.config, self.nested = signature, batch_size, dict(config or {}), nested
 
     @classmethod
-    def of(cls, path: str, batch: int = 0) -> tuple[OpenvinoPredictor, State]:
-        """Read a model file; return the predictor and the state that it answers with."""
+    def of(cls, path: str, batch: int = 0) -> tuple[OpenvinoSpec, State]:
+        """Read a model file; return its description, and the state that it predicts with."""
         graph, model = read_graph(path, batch)
         signature = Signature.of(model)
         return cls(signature), State(payload={"models": [graph]}, output=signature.output())
 
-    def with_options(self, batch_size: int, config: Mapping[Any, Any] | None, nested: bool) -> OpenvinoPredictor:
-        """Return a predictor of the same model that answers with these options."""
-        return OpenvinoPredictor(self.signature, batch_size, check_config(config), nested)
+    def with_options(self, batch_size: int, config: Mapping[Any, Any] | None, nested: bool) -> OpenvinoSpec:
+        """Return the same model with these options."""
+        return OpenvinoSpec(self.signature, batch_size, check_config(config), nested)
 
-    def restore(self, state: State) -> None:
+    def open_predictor(self, state: State, gpu: str | None = None) -> OpenvinoPredictor:
         """Compile the model for the threads that this process may use."""
-        graph: Graph = state.payload["models"][0]
-        width = threads()
-        # f32: processors with bf16 would use that by default and answer with two digits. Threads of several tasks on
-        # one machine must not be pinned: all of them would sit on its first cores.
-        settings = {
-            "PERFORMANCE_HINT": "THROUGHPUT",
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": width,
-            "ENABLE_CPU_PINNING": width == os.cpu_count(),
-        }
-        try:
-            self.compiled_model = _core().compile_model(graph.open(), DEVICE, settings | self.config)
-        except (RuntimeError, TypeError) as error:
-            raise ArgumentError(
-                f"OpenVINO cannot compile the model with config={self.config}: {_words(error)}",
-                code="model-not-compilable",
-            ) from error
-        self._make_queue()
+        return OpenvinoPredictor(self, state)
+
+
+class OpenvinoPredictor(Predictor):
+    """An OpenVINO model that predicts, compiled for the threads that this process may use.
+
+    Args:
+        spec: The model's signature and options.
+        state: Has the model.
+
+    Raises:
+        ArgumentError: OpenVINO cannot compile it.
+    """
+
+    def __init__(self, spec: OpenvinoSpec, state: State) -> None:
+        self.signature, self.batch_size, self.nested = spec.signature, spec.batch_size, spec.nested
+        self.compiled_model = _compiled(state.payload["models"][0], spec.config)
+        self.queue = self._new_queue()
 
     def takes(self, x: Any) -> bool:
-        """Say whether these may be the model's inputs: they are as many."""
+        """Return whether these may be the model's inputs: they are as many."""
         return len(flatten(x)[0]) == len(self.signature.inputs)
 
     def predict(self, x: Any) -> Any:
@@ -411,7 +411,7 @@ class OpenvinoPredictor(Predictor):
                 self.queue.start_async(batch, (answers, number))
             self.queue.wait_all()
         except RuntimeError as error:
-            self._make_queue()  # the old one keeps its error
+            self.queue = self._new_queue()  # the old one keeps its error
             shapes = [("n", *array.shape[1:]) for array in arrays]
             raise DataError(
                 f"the OpenVINO model failed on rows of shapes {shapes}: {_words(error)}", code="model-failed"
@@ -429,12 +429,31 @@ class OpenvinoPredictor(Predictor):
                 column.append(output[:count])
         return columns
 
-    def _make_queue(self) -> None:
+    def _new_queue(self) -> Any:
         # Twice as many as run at a time: one is filled while another is computed.
-        self.queue = ov.AsyncInferQueue(
+        queue = ov.AsyncInferQueue(
             self.compiled_model, 2 * self.compiled_model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
         )
-        self.queue.set_callback(_keep)
+        queue.set_callback(_keep)
+        return queue
+
+
+def _compiled(graph: Graph, config: Mapping[str, Any]) -> Any:
+    width = threads()
+    # f32: processors with bf16 would use that by default and predict with two digits. Threads of several tasks on
+    # one machine must not be pinned: all of them would sit on its first cores.
+    settings = {
+        "PERFORMANCE_HINT": "THROUGHPUT",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": width,
+        "ENABLE_CPU_PINNING": width == os.cpu_count(),
+    }
+    try:
+        return _core().compile_model(graph.open(), DEVICE, settings | dict(config))
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            f"OpenVINO cannot compile the model with config={config}: {_words(error)}", code="model-not-compilable"
+        ) from error
 
 
 def _keep(request: Any, place: tuple[list[list[np.ndarray]], int]) -> None:
@@ -561,8 +580,7 @@ def _form(sample: Any) -> str:
 
 def _check_agreement(graph: Graph, x: Any, originals: list[np.ndarray]) -> None:
     """Raise where the converted model answers otherwise than its original."""
-    predictor = OpenvinoPredictor(Signature.of(graph.open()))
-    predictor.restore(State(payload={"models": [graph]}))
+    predictor = OpenvinoPredictor(OpenvinoSpec(Signature.of(graph.open())), State(payload={"models": [graph]}))
     answers = flatten(predictor.predict(tuple(flatten(x)[0])))[0]
     if len(answers) == len(originals) and all(
         a.shape == e.shape and np.allclose(a, e, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

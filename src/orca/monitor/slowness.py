@@ -13,9 +13,9 @@ from orca.monitor.heartbeat import Beat
 
 TIMES = 2.0  # how many times as long as the others a slow rank needs
 SHARE = 0.2  # of all time: what it must need more than they do, to matter
-WINDOW = 4.0  # seconds between two looks
+WINDOW = 3.0  # seconds between two looks
 STEPS = 2  # of each rank between two looks, unless an epoch has ended
-STRIKES = 2  # looks in a row at which a rank is slow before it is named
+STRIKES = 3  # looks in a row at which a rank is slow before it is named
 
 
 def slow_ranks(busy: Sequence[float], seconds: float) -> dict[int, float]:
@@ -49,7 +49,7 @@ class Slowness:
             now: Seconds.
             beats: The last beat of each rank, in rank order.
         """
-        if self._start is None:
+        if self._start is None or any(first.epoch == 0 for first in self._start[1]):  # training has just begun
             self._start = now, list(beats)
             return {}
         began, first = self._start

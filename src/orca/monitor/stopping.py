@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,11 @@ class StopPoint:
                 return False
             self._changed.wait_for(lambda: self.order is not None)
             return self.is_reached
+
+    @property
+    def outlived(self) -> StopOrder | None:
+        """The order, if there is one, of a fit that has ended by itself."""
+        return None if self.order is None else replace(self.order, step=FINISHING)
 
     @property
     def is_reached(self) -> bool:

@@ -196,15 +196,15 @@ def _kept(dtype: Any) -> Any:
 
 def _openvino(path: str, weight_path: str | None, batch: int) -> Any:
     try:
-        from orca.frameworks.openvino import OpenvinoPredictor
+        from orca.frameworks.openvino import OpenvinoSpec
     except ModuleNotFoundError as error:
         raise MissingDependency.of("openvino", "openvino", "load_openvino") from error
     if weight_path is not None and weight_path != path.removesuffix(".xml") + ".bin":
         raise ArgumentError(
             f"the weights must lie beside {path}, with the same name and the ending .bin; got {weight_path}."
         )
-    predictor, state = OpenvinoPredictor.of(path, batch)
-    predictor.restore(state)
+    spec, state = OpenvinoSpec.of(path, batch)
+    predictor = spec.open_predictor(state)
     turn = threading.Lock()  # it has one queue of requests, which use all cores
 
     def answer(inputs: Any) -> Any:

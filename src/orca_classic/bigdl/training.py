@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from orca.core.metrics import Metric
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.torch.learner import evaluating
+from orca.frameworks.torch.replica import evaluating
 from orca.rows.tree import cut_rows, flatten, listed, map_tree, rows_of
 from orca_classic.bigdl.layer import Layer, LayerEntry, _arrays, _tensors, run
 from orca_classic.bigdl.validation import Loss

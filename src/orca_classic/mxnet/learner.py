@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import mxnet as mx
@@ -14,15 +14,16 @@ import torch
 from mxnet import autograd, gluon
 
 from orca.core.array_learner import ArrayLearner, Arrays
+from orca.core.array_session import ArrayEvaluation, ArrayPredictor, ArraySession
 from orca.core.creators import call_creator
 from orca.core.draws import seed_plain
-from orca.core.learner import FitPlan
+from orca.core.losses import LossAccumulator, StepResult
 from orca.core.metrics import Counts, Metric
+from orca.core.session import Evaluation
 from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.monitor.heartbeat import Heartbeat
 from orca.rows.tree import flatten, map_tree
 from orca_classic.mxnet.metrics import mxnet_metrics
 from orca_classic.mxnet.optimizer import NamedOptimizer, array_of
@@ -31,6 +32,103 @@ from orca_classic.mxnet.symbol import SymbolNet
 logger = logging.getLogger(__name__)
 
 _EXACT = 1 << 24  # whole numbers up to here are exact in float32
+
+
+class MxnetPredictor(ArrayPredictor):
+    """A model of MXNet that predicts."""
+
+    def takes(self, x: Any) -> bool:
+        """Return whether these may be the inputs: as many as rows had before; one if no row was seen."""
+        return len(flatten(x)[0]) == (len(self.state.input.heads) if self.state.input else 1)
+
+
+class MxnetSession(ArraySession):
+    """A model of MXNet at work on one rank; it also counts metrics of the rows that are trained on."""
+
+    learner: MxnetLearner
+
+    def __init__(
+        self, learner: MxnetLearner, world: World, state: State | None, seed: int, callbacks: Sequence[Any] = ()
+    ) -> None:
+        super().__init__(learner, world, state, seed, callbacks)
+        creator = learner.metrics_creator
+        self.meters: list[Metric] = mxnet_metrics(call_creator(creator, learner.config)) if creator else []
+        position = state.position if state else None
+        self.resumed = bool(position and position["step"])
+        if state and self.resumed and world.rank == 0:  # it continues the metrics of the interrupted epoch
+            for meter, (rows, values) in zip(self.meters, state.payload.get("meters", ()), strict=False):
+                meter.merge(Counts(rows, map_tree(lambda value: torch.as_tensor(np.asarray(value)), values)))
+        learner.count_in(self.meters)
+
+    def begin_epoch(self, epoch: int, on_nan: str) -> LossAccumulator:
+        """Begin an epoch, and its metrics, unless an interrupted epoch is resumed."""
+        if not self.resumed:
+            self.meters = [meter.start() for meter in self.meters]
+            self.learner.count_in(self.meters)
+        self.resumed = False
+        super().begin_epoch(epoch, on_nan)
+        return MxnetLosses(self, epoch, on_nan)
+
+    def train_step(self, batch: Batch, step: int) -> StepResult:
+        """Train on a batch; the first one, or its dummy row, tells the shapes of all weights."""
+        self.learner.complete_weights(batch.x, batch.y)
+        result = super().train_step(batch, step)
+        every = int(self.learner.config.get("log_interval") or 0)
+        if every and (step + 1) % every == 0 and self.world.rank == 0:
+            print(
+                f"epoch {self.epoch}, step {step + 1}: loss {result.global_loss:.6g}", flush=True
+            )  # as log_interval asks
+        return result
+
+    @contextmanager
+    def evaluation(self, metrics: Sequence[Metric]) -> Iterator[Evaluation]:
+        """Open an evaluation."""
+        yield MxnetEvaluation(self, metrics)
+
+    def state(self) -> State:
+        """Return weights, the optimizer's state and the counts of metrics in the epoch."""
+        state, meters = super().state(), [meter.state() for meter in self.total_metrics()]
+        if meters:
+            counts = [(each.rows, map_tree(np.asarray, each.values)) for each in meters]
+            return replace(state, payload=state.payload | {"meters": counts})
+        return state
+
+    def total_metrics(self) -> list[Metric]:
+        """Return the metrics of the epoch over all ranks, which call it together."""
+        totals = [meter.start() for meter in self.meters]
+        ranks = self.world.all_gather([meter.state() for meter in self.meters]) if totals else []
+        for number, total in enumerate(totals):
+            total.merge(*(states[number] for states in ranks))
+        return totals
+
+
+class MxnetEvaluation(ArrayEvaluation):
+    """An evaluation by a model of MXNet."""
+
+    session: MxnetSession
+
+    def step(self, batch: Batch, step: int) -> None:
+        """Feed outputs and targets of this rank's rows to the metrics."""
+        self.session.learner.complete_weights(batch.x, batch.y)
+        super().step(batch, step)
+
+
+class MxnetLosses(LossAccumulator):
+    """The losses of an epoch, with the metrics of the rows that were trained on.
+
+    Args:
+        session: Its session.
+        epoch: The number of the epoch.
+        on_nan: What to do if a loss is not finite.
+    """
+
+    def __init__(self, session: MxnetSession, epoch: int, on_nan: str) -> None:
+        super().__init__(epoch, on_nan)
+        self.session = session
+
+    def result(self) -> Losses:
+        """Return the losses and the metrics over all ranks."""
+        return replace(self.totals(), logs={meter.name: meter.result() for meter in self.session.total_metrics()})
 
 
 @dataclass
@@ -51,6 +149,8 @@ class MxnetLearner(ArrayLearner):
     config: dict[str, Any] = field(default_factory=dict)
     first_seed: int = 0
     framework: ClassVar[str] = "mxnet"
+    session_type: ClassVar[type[ArraySession]] = MxnetSession
+    predictor_type: ClassVar[type[ArrayPredictor]] = MxnetPredictor
     numbers: ClassVar[bool] = True
 
     # The model and its optimizer.
@@ -73,23 +173,13 @@ class MxnetLearner(ArrayLearner):
                 parameter.initialize(default_init=self.config.get("init") or mx.init.Uniform())
         self.optimizer = NamedOptimizer(self.config, self.parameters, self.net.symbol if self.symbolic else None)
         self.complete = False  # whether the shapes of all weights are known
-        self.arity: int | None = None
 
     def build(self, state: State) -> Any:
         """Return the block, or the module, with the weights of a state."""
-        twin = copy.copy(self)
-        twin.restore(state)
-        arrays = {name: array_of(value) for name, value in twin.weights().items()}
-        return twin.net.trained(arrays) if twin.symbolic else twin.net
-
-    def restore(self, state: State) -> None:
-        """Make the model for answering."""
-        super().restore(state)
-        self.arity = len(state.input.heads) if state.input else None
-
-    def takes(self, x: Any) -> bool:
-        """Say whether these may be the inputs: as many as rows had before; one where no row was seen."""
-        return len(flatten(x)[0]) == (self.arity or 1)
+        learner = self.copy_for(None, 0)
+        learner.set_weights(state.payload["models"][0])
+        arrays = {name: array_of(value) for name, value in learner.weights().items()}
+        return learner.net.trained(arrays) if learner.symbolic else learner.net
 
     def weights(self) -> Arrays:
         """Return all weights and running statistics that there are: shapes may be known with the first row only."""
@@ -126,7 +216,7 @@ class MxnetLearner(ArrayLearner):
 
     def outputs(self, x: Any) -> Any:
         """Return the outputs for rows, as in an evaluation."""
-        self._complete(x)
+        self.complete_weights(x)
         return map_tree(lambda output: output.asnumpy(), self._forward(x, None))
 
     def loss(self, outputs: Any, batch: Batch) -> tuple[float, float]:
@@ -180,67 +270,11 @@ class MxnetLearner(ArrayLearner):
             self.parameters[name].set_data(_value(self.parameters[name]) + array_of(change))
         self.optimizer.step({name: value for name, value in gradients.items() if name not in changes})
 
-    # Called by the loop.
+    def count_in(self, meters: list[Metric]) -> None:
+        """Feed these metrics with the rows that are trained on."""
+        self.meters = meters
 
-    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
-        """Make the model; rank 0 continues the metrics of an interrupted epoch."""
-        super().join(world, state, seed, training)
-        self.meters: list[Metric] = (
-            mxnet_metrics(call_creator(self.metrics_creator, self.config)) if self.metrics_creator else []
-        )
-        position = state.position if state else None
-        self.resumed = bool(position and position["step"])
-        if state and self.resumed and world.rank == 0:
-            for meter, (rows, values) in zip(self.meters, state.payload.get("meters", ()), strict=False):
-                meter.merge(Counts(rows, map_tree(lambda value: torch.as_tensor(np.asarray(value)), values)))
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Begin to count anew, unless an interrupted epoch is resumed."""
-        if not self.resumed:
-            self.meters = [meter.start() for meter in self.meters]
-        self.resumed = False
-
-    def train(
-        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
-    ) -> Losses:
-        """Train an epoch, or the part of it that follows its first steps; add the metrics over all of it."""
-        losses = super().train(self._steps(batches, heartbeat, epoch, first_step), heartbeat, epoch, plan, first_step)
-        losses.logs |= {meter.name: meter.result() for meter in self._counted()}
-        return losses
-
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
-        """Feed outputs and targets of this rank's rows to the metrics; return the loss."""
-        return super().evaluate(self._completed(batches), metrics, heartbeat)
-
-    def state(self) -> State:
-        """Return weights, the optimizer's state and the counts of metrics in the epoch."""
-        state, meters = super().state(), [meter.state() for meter in self._counted()]
-        if meters:
-            state.payload["meters"] = [(counts.rows, map_tree(np.asarray, counts.values)) for counts in meters]
-        return state
-
-    def _counted(self) -> list[Metric]:
-        """Return the metrics of the epoch over all ranks."""
-        totals = [meter.start() for meter in self.meters]
-        ranks = self.world.all_gather([meter.state() for meter in self.meters]) if totals else []
-        for place, total in enumerate(totals):
-            total.merge(*(states[place] for states in ranks))
-        return totals
-
-    def _steps(self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, first_step: int) -> Iterator[Batch]:
-        every = int(self.config.get("log_interval") or 0)
-        for step, batch in enumerate(self._completed(batches), first_step + 1):
-            yield batch
-            if every and step % every == 0 and self.world.rank == 0:
-                print(f"epoch {epoch}, step {step}: loss {heartbeat.loss:.6g}", flush=True)  # as log_interval asks
-
-    def _completed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield batches; the first one, or its template row, tells the shapes of all weights."""
-        for batch in batches:
-            self._complete(batch.x, batch.y)
-            yield batch
-
-    def _complete(self, x: Any, y: Any = None) -> None:
+    def complete_weights(self, x: Any, y: Any = None) -> None:
         """Draw weights whose shapes were not known before: as a process does that begins with a pass in evaluation.
 
         Raises:

@@ -19,12 +19,11 @@ SGD = {"optimizer": "sgd", "optimizer_params": {"learning_rate": 0.1}}
 
 
 def learner_of(creator: Any, loss: Any = cross_entropy, **config: Any) -> Any:
-    """Return a learner that has joined no one."""
+    """Return a learner with a model, in no session."""
     from orca_classic.mxnet.learner import MxnetLearner
 
-    learner = MxnetLearner(creator, loss, None, SGD | config)
-    learner._make(0)
-    learner.meters, learner.seed = [], 0
+    learner = MxnetLearner(creator, loss, None, SGD | config).copy_for(None, 0)
+    learner.count_in([])
     return learner
 
 
@@ -36,19 +35,16 @@ def test_learner_travels_after_it_made_models() -> None:
     assert set(state.payload["models"][0]) == {"0.bias", "1.weight", "1.bias"}  # 0.weight: with the first row
     learner.build(state)
     assert pickle.loads(pickle.dumps(learner)) == learner
-    assert "0.weight" in learner_after(learner, state).weights()
-
-
-def learner_after(learner: Any, state: State) -> Any:
-    learner.restore(state)
-    assert learner.predict(X).shape == (len(X), 3)
-    return learner
+    predictor = learner.open_predictor(state)
+    assert predictor.predict(X).shape == (len(X), 3)
+    assert "0.weight" in predictor.learner.weights()
 
 
 def test_weights_drawn_before_and_after_the_first_row_are_the_same_everywhere() -> None:
-    one, other = learner_of(network), learner_of(network)
+    one = learner_of(network)
     one.outputs(X[3:9])
-    other.restore(State(payload={"models": [one.initial_state(0).payload["models"][0]]}))
+    state = State(payload={"models": [one.initial_state(0).payload["models"][0]]})
+    other = learner_of(network).open_predictor(state).learner
     other.outputs(X[:1])
     for name, value in one.weights().items():
         assert np.array_equal(value, other.weights()[name])

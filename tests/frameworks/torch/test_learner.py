@@ -358,7 +358,7 @@ def test_the_hook_is_called_before_the_model_is_built() -> None:
         "replicated",
         lambda: notes.append("hook"),
     )
-    learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 0, training=False)
+    learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 0).close()
     assert notes == ["hook", "model"]
 
 
@@ -369,6 +369,33 @@ def test_a_rank_trains_on_the_gpu_that_it_has_to_itself(monkeypatch: pytest.Monk
     assert str(device_of(TorchWorld(1, "127.0.0.1", gpus, Heartbeat()))) == "cuda:1" and chosen == [1]
     with pytest.raises(ArgumentError, match="3 workers need a GPU each and see 2"):
         device_of(TorchWorld(0, "127.0.0.1", [*gpus, gpus[0]], Heartbeat()))
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "loss"])
+def test_a_join_that_fails_leaves_random_state_and_deterministic_mode_as_they_were(part: str) -> None:
+    def fail(*arguments: Any) -> Any:
+        torch.rand(3)
+        raise RuntimeError(f"there is no {part}")
+
+    parts = {"model": lambda config: linear(), "optimizer": sgd, "loss": lambda config: nn.MSELoss()} | {part: fail}
+    options = TorchLearner.options_of(deterministic=True)
+    learner = TorchLearner.of(*parts.values(), {}, "replicated", None, options)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    with pytest.raises(RuntimeError, match=f"there is no {part}"):
+        learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 7, fit=FitPlan())
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
+
+
+def test_callbacks_reach_nothing_of_a_session_that_is_closed() -> None:
+    learner = learner_of(linear(), nn.MSELoss())
+    session = learner.join(TorchWorld(0, "127.0.0.1", [Inventory("here", [], [])], Heartbeat()), None, 0)
+    runner = session.runner
+    assert isinstance(runner.model, nn.Linear)
+    session.close()
+    with pytest.raises(AttributeError):
+        _ = runner.model
 
 
 def test_another_model_takes_the_creators_along_but_not_an_optimizer_of_the_old_one() -> None:

@@ -27,7 +27,9 @@ def batches(first: int, size: int = 5) -> Iterator[Batch]:
 
 def steps(first: int = 0) -> list[Any]:
     """Return what is drawn by each step, when it is read and when it is trained on."""
-    return [(step, batch.x, drawn()) for step, batch in Steps(batches(first), PLACE, (1, 2, 3), first)]
+    return [
+        (step, batch.x, drawn()) for step, batch in enumerate(Steps(batches(first), PLACE, (1, 2, 3), first), first)
+    ]
 
 
 def test_every_generator_draws_the_same_in_a_step_wherever_the_epoch_begins() -> None:
@@ -58,7 +60,7 @@ def test_batches_arrive_on_a_gpu_in_their_order_with_random_numbers_of_their_own
         return batch
 
     draws = []
-    for step, batch in Steps(read(), place, (1, 2, 3), count_rows=count):
+    for step, batch in enumerate(Steps(read(), place, (1, 2, 3), count_rows=count)):
         assert batch.x.is_cuda and batch.x.dtype == torch.float32 and batch.x.shape == (sizes[step], width)
         assert bool((batch.x == step).all()) and batch.y.tolist() == list(range(sizes[step]))
         draws.append((float(torch.rand((), device="cuda")), np.random.rand()))

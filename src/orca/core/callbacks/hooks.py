@@ -1,21 +1,15 @@
-"""Hooks: the callbacks of a run, as the loop calls them. Owns when each hook is called, and how ranks agree to stop."""
+"""Hooks: the callbacks of a run, as the loop calls them. Owns what each hook is given, and whose error it is."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from orca.core.callbacks.callback import Callback
 from orca.core.callbacks.runner import Runner
-from orca.core.source import Batch
-from orca.core.world import World
 from orca.errors import ArgumentError, CallbackFailed
-from orca.monitor.heartbeat import Heartbeat
-from orca.rows.tree import cut_rows
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +48,7 @@ class Hooks:
         self.callbacks = tuple(callbacks)
         self.runner = Runner(None) if runner is None else runner
         self.earlier_states = states or {}
-        self.stopped = False  # whether all ranks agreed to stop after a step of this epoch
+        self._can_stop = self.has("before_train_iter", "after_train_iter")
 
     def __bool__(self) -> bool:
         return bool(self.callbacks)
@@ -66,25 +60,32 @@ class Hooks:
         self.release()
 
     def has(self, *names: str) -> bool:
-        """Say whether any callback overrides one of these hooks."""
+        """Return whether any callback overrides one of these hooks."""
         return any(_overrides(callback, name) for callback in self.callbacks for name in names)
 
     # A run, in order.
 
-    def begin(self, epochs: int = 0, steps: int | None = None, line: dict[str, Any] | None = None) -> None:
+    def begin(
+        self,
+        epochs: int = 0,
+        steps: int | None = None,
+        line: dict[str, Any] | None = None,
+        skips_validations: bool = False,
+    ) -> None:
         """Introduce model and runner, and call before_run.
 
         Args:
-            epochs: Epochs of the fit; 0 where nothing is trained.
-            steps: Steps of an epoch, where that is known.
+            epochs: Epochs of the fit; 0 if nothing is trained.
+            steps: Steps of an epoch, if known.
             line: The statistics of the last epoch before.
+            skips_validations: Whether the fit validates, but perhaps not in every epoch.
         """
         runner = self.runner
-        runner.num_epochs, runner.num_steps, runner.epoch_stats = epochs, steps, dict(line or {})
+        runner.begin_run(epochs, steps, dict(line or {}), skips_validations)
         params = ({"epochs": epochs, "steps": steps} if epochs else {}) | {"config": runner.config}
         for callback in self.callbacks:
-            for name, thing in (("set_model", runner.given_models[0]), ("set_param", params), ("set_trainer", runner)):
-                self._call(callback, name, thing)
+            for name, value in (("set_model", runner.given_models[0]), ("set_param", params), ("set_trainer", runner)):
+                self._call(callback, name, value)
         self("before_run")
 
     def restore(self) -> None:
@@ -95,41 +96,44 @@ class Hooks:
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell that an epoch of training begins, or continues in a resumed fit."""
-        self.runner.epochs, self.stopped = epoch, False
+        self.runner.begin_epoch(epoch)
         self("before_train_epoch", epoch)
 
-    def steps(self, batches: Iterable[Batch], first_step: int, heartbeat: Heartbeat, world: World) -> Iterable[Batch]:
-        """Yield the batches of an epoch, call hooks around each step, and end early when a rank wants to stop.
+    @property
+    def watches_steps(self) -> bool:
+        """Whether there are hooks to call around each training step."""
+        return bool(self.callbacks)
 
-        The learner must not read ahead: it is done with a batch when it asks for the next one.
-        """
-        asks = self.has("before_train_iter", "after_train_iter")
-        for step, batch in enumerate(batches, first_step):
-            self._show(step, batch)
-            self("before_train_iter", step)
-            yield batch
-            self.runner.global_step += 1
-            self.runner.loss = heartbeat.loss
-            self("after_train_iter", step)
-            if asks and world.all_reduce([np.array([float(self.runner.stop)])], "sum")[0].any():
-                self.stopped = self.runner.stop = True
-                return
+    @property
+    def wants_stop(self) -> bool | None:
+        """Whether a callback of this rank wants to stop; None if no callback can after a step, on any rank."""
+        return bool(self.runner.stop) if self._can_stop else None
 
-    def evaluation(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        """Yield the batches of an evaluation, and call its hooks."""
-        self("before_val_epoch")
-        for step, batch in enumerate(batches):
-            if batch.rows:
-                self._show(step, batch)
-                self("before_val_iter")
-            yield batch
-            if batch.rows:
-                self("after_val_iter")
-        self("after_val_epoch")
+    def before_train_iter(self, step: int, batch: Any) -> None:
+        """Show a batch, and call the hooks before a training step."""
+        self.runner.begin_step(step)
+        self.runner.show_batch(batch)
+        self("before_train_iter", step)
+
+    def after_train_iter(self, step: int, loss: float | None) -> None:
+        """Show the loss of a training step, and call the hooks after it."""
+        self.runner.show_loss(loss)
+        self("after_train_iter", step)
+
+    def stop(self) -> None:
+        """Stop, as all ranks agreed after a step."""
+        if self.callbacks:
+            self.runner.stop_run()
+
+    def before_val_iter(self, step: int, batch: Any) -> None:
+        """Show a batch, and call the hooks before a step of an evaluation."""
+        self.runner.begin_step(step)
+        self.runner.show_batch(batch)
+        self("before_val_iter")
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Tell the statistics of an epoch, to which callbacks may add; say whether one of them wants to stop."""
-        self.runner.epoch_stats = line
+        """Tell the statistics of an epoch, to which callbacks may add; return whether one of them wants to stop."""
+        self.runner.end_epoch(line)
         self("after_train_epoch", line["epoch"], logs=line)
         return bool(self.runner.stop)
 
@@ -158,12 +162,6 @@ class Hooks:
             self._call(callback, name, self.runner)
             if name in _OLDER and self.runner.training:  # the older ones know of fits alone
                 self._call(callback, _OLDER[name], *older, **options)
-
-    def _show(self, step: int, batch: Batch) -> None:
-        """Let callbacks see the true rows of a batch, of which there is no loss yet."""
-        cut = slice(0, batch.rows)
-        parts = [cut_rows(part, cut) for part in (batch.x, batch.y) if part is not None] if self.callbacks else None
-        self.runner.batch_idx, self.runner.batch, self.runner.loss = step, parts, None
 
     def _check_owners(self, owners: Sequence[str]) -> None:
         if owners:
@@ -196,7 +194,7 @@ class Hooks:
 
 
 def _overrides(callback: Any, name: str) -> bool:
-    """Say whether a callback has a hook of its own under this name or an equivalent one."""
+    """Return whether a callback has a hook of its own under this name or an equivalent one."""
     names = {name, name.replace("_train_", "_").replace("_val_", "_").replace("_pred_", "_"), _OLDER.get(name, name)}
     return any(
         getattr(type(callback), one, None) is not getattr(Callback, one, None) and hasattr(callback, one)

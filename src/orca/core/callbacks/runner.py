@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orca.core.state import State
-
-if TYPE_CHECKING:
-    from orca.core.learner import Learner
 
 
 class Runner:
     """A callback's view of a run, and its say in it.
 
     Args:
-        learner: The learner, which is asked for weights, states and learning rates.
+        session: The session, which has weights, states and learning rates; None if there is none.
+        model: What callbacks see as the model, unless a framework's own runner has others.
         rank: This rank.
         size: How many there are.
         state: The state that the run begins with.
@@ -40,13 +38,15 @@ class Runner:
 
     def __init__(
         self,
-        learner: Learner | None,
+        session: Any,
         rank: int = 0,
         size: int = 1,
         state: State | None = None,
         config: dict[str, Any] | None = None,
+        model: Any = None,
     ) -> None:
-        self._learner: Any = learner  # a framework's own runner asks it for more than the contract has
+        self._session = session
+        self._model = model
         self._pocket: dict[str, Any] = {}
         self.rank, self.size, self.config = rank, size, {} if config is None else config
         self.batch: Any = None
@@ -60,6 +60,49 @@ class Runner:
         self.epoch_stats: dict[str, Any] = {}
         self.timers: dict[str, float] = {}
         self.stop = False
+
+    # Called by the loop and the session.
+
+    def begin_run(self, epochs: int, steps: int | None, line: dict[str, Any], skips_validations: bool) -> None:
+        """Begin a fit of so many epochs (0: an evaluation or a prediction) after an epoch with these statistics."""
+        self.num_epochs, self.num_steps = epochs, steps
+        self.epoch_stats, self.skips_validations = line, skips_validations
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch of training."""
+        self.epochs = epoch
+
+    def begin_step(self, step: int) -> None:
+        """Begin a step of an epoch, or of an evaluation."""
+        self.batch_idx = step
+
+    def show_batch(self, batch: Any) -> None:
+        """Show a batch, of which there is no loss yet."""
+        self.batch, self.loss = batch, None
+
+    def show_result(self, output: Any, target: Any, loss: Any) -> None:
+        """Show the results of a forward pass."""
+        self.output, self.target, self.loss = output, target, loss
+
+    def show_loss(self, loss: Any) -> None:
+        """Show the loss of a step of a framework whose outputs callbacks do not see."""
+        self.loss = loss
+
+    def end_step(self) -> None:
+        """End a training step."""
+        self.global_step += 1
+
+    def end_epoch(self, line: dict[str, Any]) -> None:
+        """Show the statistics of an epoch, to which callbacks may add."""
+        self.epoch_stats = line
+
+    def stop_run(self) -> None:
+        """Stop after this step, as all ranks agreed."""
+        self.stop = True
+
+    def close(self) -> None:
+        """Forget the session: callbacks may live longer than its process group."""
+        self._session = None
 
     # Where the run is.
 
@@ -77,8 +120,8 @@ class Runner:
 
     @property
     def given_models(self) -> list[Any]:
-        """Return the models as the user made them; the learner where it has none of its own kind."""
-        return [self._learner]
+        """Return the models as the user made them; the learner if it has no models of its own kind."""
+        return [self._model]
 
     @property
     def models(self) -> list[Any]:
@@ -93,7 +136,7 @@ class Runner:
     @property
     def learning_rates(self) -> list[float]:
         """Return the learning rates of the next step; none where the learner does not tell."""
-        return list(self._learner.learning_rates())
+        return list(self._session.learning_rates())
 
     @property
     def description(self) -> dict[str, Any]:
@@ -102,19 +145,19 @@ class Runner:
 
     def get_state_dict(self) -> dict[str, Any]:
         """Return models, optimizers and schedulers as state dicts; all ranks must call it together."""
-        return {"epoch": self.epochs, "steps": self.global_step, **self._learner.state().payload}
+        return {"epoch": self.epochs, "steps": self.global_step, **self._session.state().payload}
 
     def write_state(self, state: State, path: str) -> None:
         """Write a state to a path that the Estimator loads."""
-        self._learner.write_state(state, path)
+        self._session.write_state(state, path)
 
     def copy_weights(self) -> Any:
         """Return a copy of the weights as this rank holds them."""
-        return self._learner.copy_weights()
+        return self._session.copy_weights()
 
     def put_back_weights(self, weights: Any) -> None:
         """Give the model the result of copy_weights; all ranks must do it."""
-        self._learner.put_back_weights(weights)
+        self._session.put_back_weights(weights)
 
     def gather_weights(self, weights: Any) -> Any:
         """Return copied weights as rank 0 keeps them in a file; all ranks must do it."""

@@ -8,7 +8,7 @@ scaled so that the rule holds. Gradients are added up before an optimizer sees t
 accumulation and weight decay work as in one process. Batch normalization takes its statistics over all ranks' rows.
 
 Keras is watched at its own classes (Loss, Optimizer, Mean, Layer.add_loss), so that a train_step of the user's obeys
-the rule too, whichever losses and optimizers it uses. Outside of a step of ours these classes are as they were.
+the rule too, whichever losses and optimizers it uses. Outside of a fit these classes are as they were (`patches.py`).
 
 Not `keras.distribution`, which is for JAX, or MultiWorkerMirroredStrategy, which can neither end on uneven rows nor
 resume.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,19 +29,10 @@ import tensorflow as tf
 
 from orca.core.world import World
 from orca.errors import ArgumentError
+from orca.frameworks.keras.patches import at_work, current, renew_patches
 from orca.rows.tree import flatten, map_tree
 
 _EXTRAS = 4  # numbers that travel with the gradients: loss, values of a row's loss and their square, a wish to stop
-_watch_lock = threading.Lock()
-
-
-class _Thread(threading.local):
-    """The agreement whose step runs on this thread, if any."""
-
-    agreement: Any = None
-
-
-_now = _Thread()
 
 
 class Agreement:
@@ -74,15 +64,27 @@ class Agreement:
         self._own_writes: list[Any] | None = None
         self.local_norms = [] if world.size == 1 else _hook_norms(model, self, sync_batch_norm)
         self.shared_norms = [layer for layer in norms_of(model) if layer not in self.local_norms]
-        watch()
+        renew_patches()  # for optimizers whose class the model's creator has made
         _hook_loss(model)
+
+    def begin_epoch(self) -> None:
+        """Begin an epoch: nobody asks to stop yet."""
+        self.stop = self.wants_stop = False
+
+    def ask_to_stop(self, wants_stop: bool) -> None:
+        """Ask all ranks to stop, or not: it travels with the gradients of the next step."""
+        self.wants_stop = wants_stop
+
+    def forget_loss(self) -> None:
+        """Forget the loss of the last step."""
+        self.loss = None
 
     @contextmanager
     def step(self, rows: Any, step_rows: Any) -> Iterator[None]:
         """Run a step in which this rank has `rows` of all ranks' `step_rows`; losses and optimizers see it as one."""
         self._rows, self._share = rows, rows / step_rows
         self._my_loss, self._elements, self._loss_counts = None, 0.0, {}
-        with _at_work(self):
+        with at_work(self):
             yield
 
     def my_loss(self) -> Any:
@@ -145,7 +147,7 @@ class Agreement:
             return
         once, again = _Note(), _Note()
         for note, rows in ((once, batch), (again, twice(batch))):
-            with _at_work(note), suppress(NotImplementedError):  # a model without a `call`
+            with at_work(note), suppress(NotImplementedError):  # a model without a `call`
                 self.model(rows)
         self._sums = {key for key, loss in once.losses.items() if _doubles(loss, again.losses[key])}
 
@@ -247,7 +249,7 @@ class Agreement:
 
     def _asked_of_twice_the_rows(self, loss: Any, once: Any, y_true: Any, y_pred: Any) -> Any:
         """Return a loss that is one number: one that doubles when its rows are doubled is a sum over them."""
-        with _at_work(None):
+        with at_work(None):
             again = loss.call(twice(y_true), twice(y_pred))
         return tf.where(tf.stop_gradient(_doubles(once, again)), self._whole(once), once)
 
@@ -332,96 +334,6 @@ class _Note:
         return tf.ones((), kind)
 
 
-@contextmanager
-def _at_work(agreement: Any) -> Iterator[Any]:
-    """Apply an agreement to Keras' classes on this thread; None for no agreement."""
-    before = _now.agreement
-    _now.agreement = agreement
-    try:
-        yield agreement
-    finally:
-        _now.agreement = before
-
-
-def watch() -> None:
-    """Watch the classes of every Keras that this process has loaded, and those that the user made of them."""
-    with _watch_lock:
-        for name in ("keras", "tf_keras"):
-            family = sys.modules.get(name)
-            if family is None or not hasattr(family, "optimizers"):  # not there, or about to be imported
-                continue
-            _wrap(family.losses.Loss, "__call__", _watched_loss)
-            _wrap(family.metrics.Mean, "update_state", _watched_mean)
-            _wrap(family.layers.Layer, "add_loss", _watched_layer)
-            method = "apply" if name == "keras" else "apply_gradients"
-            bases = [family.optimizers.Optimizer, *([family.optimizers.legacy.Optimizer] * (name == "tf_keras"))]
-            for kind in [kind for base in bases for kind in (base, *_kinds_of(base))]:
-                _wrap(kind, method, _watched_apply)
-
-
-def _wrap(kind: type, name: str, wrapper: Callable[..., Any]) -> None:
-    """Let a method of a class be watched, or that of the class that it comes from."""
-    owner = next(base for base in kind.__mro__ if name in vars(base))
-    original = vars(owner)[name]
-    if not hasattr(original, "_orca_watches"):
-        method: Any = functools.wraps(original)(wrapper(original))
-        method._orca_watches = True
-        setattr(owner, name, method)
-
-
-def _kinds_of(kind: Any) -> Iterator[type]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _kinds_of(child)
-
-
-def _watched_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        agreement = _now.agreement
-        if agreement is None:
-            return original(self, y_true, y_pred, sample_weight)
-        return agreement.part_of(self, original, y_true, y_pred, sample_weight)
-
-    return call
-
-
-def _watched_mean(original: Callable[..., Any]) -> Callable[..., Any]:
-    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
-        agreement = _now.agreement
-        if agreement is not None and sample_weight is None and _is_number(values) and hasattr(self, "count"):
-            sample_weight = agreement.share(self.total.dtype)  # one number of a step counts once, not once a rank
-        return original(self, values, sample_weight)
-
-    return update_state
-
-
-def _watched_layer(original: Callable[..., Any]) -> Callable[..., Any]:
-    def add_loss(self: Any, loss: Any = None, **kwargs: Any) -> Any:
-        agreement = _now.agreement
-        loss = kwargs.pop("losses", loss)
-        return original(self, loss if agreement is None else agreement.added(self, loss), **kwargs)
-
-    return add_loss
-
-
-def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let an optimizer see the gradients of all ranks in place of this rank's own."""
-    pairs = original.__name__ == "apply_gradients"
-
-    def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-        agreement = _now.agreement
-        if agreement is None:
-            return original(self, grads, *args, **kwargs)
-        gradients, variables = zip(*grads, strict=True) if pairs else (grads, ())
-        gradients = agreement.agreed(gradients)
-        weights = variables or (args[0] if args else kwargs.get("trainable_variables")) or self._trainable_variables
-        agreement.stepped(self, weights)
-        with _at_work(None):  # an optimizer inside of this one gets its gradients
-            return original(self, zip(gradients, variables, strict=True) if pairs else gradients, *args, **kwargs)
-
-    return apply
-
-
 def _hook_loss(model: Any) -> None:
     """Let the agreement of a step know the model's total loss."""
     original = model.compute_loss
@@ -429,7 +341,7 @@ def _hook_loss(model: Any) -> None:
     @functools.wraps(original)
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
         loss = original(*args, **kwargs)
-        agreement = _now.agreement
+        agreement = current()
         return loss if loss is None or agreement is None else agreement.note(loss)
 
     model.compute_loss = compute_loss
@@ -458,10 +370,6 @@ def _doubles(once: Any, twice: Any) -> Any:
 
 def _mask_of(tensor: Any) -> Any:
     return getattr(tensor, "_keras_mask", None)
-
-
-def _is_number(values: Any) -> bool:
-    return bool((values if hasattr(values, "shape") else tf.convert_to_tensor(values)).shape == ())
 
 
 def twice(tree: Any) -> Any:

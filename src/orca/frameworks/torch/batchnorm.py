@@ -62,6 +62,10 @@ class Statistics:
             # Compiled code has the layers' own forward pass in it.
             self.compiled_call, self.net._compiled_call_impl = self.net._compiled_call_impl, None
 
+    def count(self, counts: bool) -> None:
+        """Count the rows of the next forward pass, or not."""
+        self.counts = counts
+
     def close(self) -> None:
         """End a step."""
         if self.shared and not self.always:

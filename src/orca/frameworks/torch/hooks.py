@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from orca.core.callbacks.callback import Callback
 from orca.core.callbacks.hooks import Hooks
-from orca.core.source import Batch
 from orca.errors import ArgumentError
 
 
@@ -49,16 +48,17 @@ class MainCallback(Callback):
 
 
 class TorchHooks(Hooks):
-    """The hooks of callbacks, of which one may own the step. The learner calls those of steps, as it reads ahead."""
+    """The hooks of callbacks, of which one may own the step."""
 
     def __init__(self, callbacks: Sequence[Any] = (), runner: Any = None, states: dict[str, Any] | None = None) -> None:
         super().__init__(callbacks, runner, states)
         self.main: Any = next((callback for callback in self.callbacks if isinstance(callback, MainCallback)), None)
         # The main callback comes first, as it owns the step.
         self.callbacks = tuple(sorted(self.callbacks, key=lambda callback: callback is not self.main))
+        self._can_stop = self._can_stop or self.main is not None
 
     def main_has(self, *names: str) -> bool:
-        """Say whether the main callback overrides one of these methods."""
+        """Return whether the main callback overrides one of these methods."""
         return self.main is not None and any(
             getattr(type(self.main), name) is not getattr(MainCallback, name) for name in names
         )
@@ -67,13 +67,14 @@ class TorchHooks(Hooks):
         """Call a method of the main callback."""
         self._call(self.main, name, self.runner)
 
-    def steps(self, batches: Iterable[Batch], *place: Any) -> Iterable[Batch]:
-        """Return the batches as they are."""
-        return batches
+    @property
+    def watches_steps(self) -> bool:
+        """Whether there are hooks to call around each training step: steps of small models are short."""
+        return self._can_stop
 
-    def evaluation(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        """Return the batches as they are."""
-        return batches
+    def after_train_iter(self, step: int, loss: float | None) -> None:
+        """Call the hooks after a training step, which has left its results with the runner."""
+        self("after_train_iter", step)
 
     def _check_owners(self, owners: Sequence[str]) -> None:
         if len(owners) > 1:

@@ -133,6 +133,15 @@ class TrainingOperator:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the state back."""
 
+    def _begin_epoch(self, global_step: int) -> None:
+        """Count steps from here."""
+        self.global_step = global_step
+
+    def _take_epoch_end(self) -> bool:
+        """Return whether our own train_epoch trained the epoch, and left its end to the session."""
+        ends, self.ends_epoch = self.ends_epoch, False
+        return ends
+
     @property
     def config(self) -> dict[str, Any]:
         """Return the config that creators get."""

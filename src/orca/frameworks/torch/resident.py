@@ -74,8 +74,7 @@ def keep(feed: Feed | StreamFeed, place: Place, count_rows: Callable[[Batch], Ba
         )
         return False
     leaves, masses = _moved(rows, place, count_rows, feed.weighted)
-    feed.rows = SpoolRows(ResidentRows(leaves, place, rows.spool.row_bytes), rows.structure, _BLOCK)
-    feed.masses = masses
+    feed.read_from(SpoolRows(ResidentRows(leaves, place, rows.spool.row_bytes), rows.structure, _BLOCK), masses)
     return True
 
 

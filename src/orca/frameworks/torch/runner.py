@@ -20,23 +20,33 @@ class TorchRunner(Runner):
     `batch` is on the device. Weights and rates are read here: a replica may hold a part of them.
     """
 
+    # Called by the session.
+
+    def show_batch(self, batch: Any) -> None:
+        """Show a batch."""
+        self.batch = batch
+
+    def show_output(self, output: Any) -> None:
+        """Show the output for a batch of predictions."""
+        self.output = output
+
     # The parts of the run.
 
     @property
     def models(self) -> list[nn.Module]:
         """Return the models as they are trained, wrapped for all ranks; without gradients, those that answer."""
-        learner = self._learner
-        return list(learner.modules) if torch.is_grad_enabled() else [learner.judge, *learner.nets[1:]]
+        run = self._session
+        return list(run.modules) if torch.is_grad_enabled() else [run.replica.eval_model, *run.replica.models[1:]]
 
     @property
     def given_models(self) -> list[nn.Module]:
         """Return the models as the user made them."""
-        return list(self._learner.nets)
+        return list(self._session.replica.models)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers."""
-        return list(self._learner.steppers)
+        return list(self._session.training.optimizers) if self._session.training else []
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -46,7 +56,7 @@ class TorchRunner(Runner):
     @property
     def schedulers(self) -> list[Any]:
         """Return the learning rate schedulers."""
-        return list(self._learner.schedulers)
+        return list(self._session.training.schedulers) if self._session.training else []
 
     @property
     def scheduler(self) -> Any:
@@ -56,7 +66,7 @@ class TorchRunner(Runner):
     @property
     def criterion(self) -> Any:
         """Return the loss."""
-        return self._learner.criterion
+        return self._session.criterion
 
     @property
     def learning_rates(self) -> list[float]:
@@ -72,15 +82,15 @@ class TorchRunner(Runner):
 
     def forward(self) -> None:
         """Compute output and loss of the batch."""
-        self._learner.forward(self)
+        self._session.forward(self)
 
     def answer(self) -> None:
         """Compute the output for the batch's features."""
-        self._learner.answer(self)
+        self._session.answer(self)
 
     def step_schedulers(self) -> None:
         """Step the learning rate schedulers."""
-        self._learner.step_schedulers(self.epoch_stats)
+        self._session.step_schedulers(self.epoch_stats)
 
     # States.
 
@@ -90,7 +100,7 @@ class TorchRunner(Runner):
 
     def copied(self, states: dict[str, Any]) -> dict[str, Any]:
         """Return a copy of a callback's state, its tensors in the machine's memory."""
-        return dict(copied(states, tensors=not self._learner.spread))
+        return dict(copied(states, tensors=not self._session.spec.spread))
 
     def copy_weights(self) -> list[dict[str, torch.Tensor]]:
         """Return copies of the models' weights and buffers as this rank holds them; an average of them is the last."""
@@ -108,24 +118,23 @@ class TorchRunner(Runner):
 
     def gather_weights(self, weights: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
         """Return copied weights as whole tensors on rank 0, to be kept in a file; all ranks must do it."""
-        if not self._learner.spread:
+        if not self._session.spec.spread:
             return weights
         from orca.frameworks.torch.fsdp import gathered
 
-        return [gathered(tensors, self._learner.world) for tensors in weights]
+        return [gathered(tensors, self._session.world) for tensors in weights]
 
     def _part_of(self, weight: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Return a rank's part of a weight that came whole from a file, as `tensor` is cut."""
-        if not self._learner.spread or type(weight) is type(tensor):
+        if not self._session.spec.spread or type(weight) is type(tensor):
             return weight
         from orca.frameworks.torch.fsdp import cut
 
-        part: torch.Tensor = cut(weight, tensor, self._learner.world)
+        part: torch.Tensor = cut(weight, tensor, self._session.world)
         return part
 
     def _weighed(self) -> list[nn.Module]:
-        average = self._learner.average
-        return [*self._learner.nets, *([] if average is None else [average.module])]
+        return list(self._session.replica.with_average)
 
 
 def _tensors_of(net: nn.Module, clone: bool = False) -> dict[str, torch.Tensor]:

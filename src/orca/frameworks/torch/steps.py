@@ -49,7 +49,7 @@ class Steps:
     count_rows: Callable[[Batch], Batch] = lambda batch: batch
     resident: bool = False
 
-    def __iter__(self) -> Iterator[tuple[int, Batch]]:
+    def __iter__(self) -> Iterator[Batch]:
         base = int(np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0])
         device, batches = self.place.device, iter(self.batches)
         source = batches if self.resident else self._read(batches, base)
@@ -57,7 +57,7 @@ class Steps:
         ready = self._on_gpu(source, batches) if on_gpu else map(self.count_rows, source)
         for step, batch in enumerate(ready, self.first):
             seed_step(base + (2 * step + 1) * _STRIDE, device)
-            yield step, batch
+            yield batch
 
     def _read(self, batches: Iterator[Batch], base: int) -> Iterator[Batch]:
         for step in count(self.first):

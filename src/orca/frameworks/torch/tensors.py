@@ -274,7 +274,7 @@ def to_numpy(leaf: Any) -> np.ndarray:
         return leaf
     if not isinstance(leaf, torch.Tensor):
         raise DataError(
-            "a model must answer with tensors or arrays, or tuples, lists and dicts of them; "
+            "a model must answer with tensors, arrays, or tuples, lists and dicts of them; "
             f"got {type(leaf).__name__} among its outputs. Leave it out of what forward returns (attention without "
             "weights, for one, returns None).",
             code="bad-output",

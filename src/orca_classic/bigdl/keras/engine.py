@@ -186,7 +186,7 @@ class KerasLayer(Layer):
 
     def call(self, sample: Any) -> Any:
         """Return the output for zeros, in evaluation mode."""
-        from orca.frameworks.torch.learner import evaluating
+        from orca.frameworks.torch.replica import evaluating
 
         before = SHAPING.set(True)
         try:

@@ -7,23 +7,23 @@ state. An optimizer of `orca_classic.bigdl.optimizers` steps outside of the grap
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
 from orca.core.array_learner import ArrayLearner, Arrays
+from orca.core.array_session import ArraySession
 from orca.core.metrics import Metric
+from orca.core.session import Evaluation
 from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
-from orca.monitor.heartbeat import DATA, EVALUATE, Heartbeat
 from orca.rows.tree import cut_rows, flatten, unflatten
 from orca_classic.tf1.graph.draws import reseed
 from orca_classic.tf1.graph.norms import let_ranks_meet
@@ -32,6 +32,114 @@ from orca_classic.tf1.graph.program import GraphProgram, Part, Turn, VariableSpe
 from orca_classic.tf1.graph.rehearsal import ROWS_OF_SPARSE, rehearse
 from orca_classic.tf1.graph.scores import Tally, TensorMetric, undivided
 from orca_classic.tf1.graph.terms import JOINT, ROWS, SUM
+
+
+class GraphSession(ArraySession):
+    """A graph at work on one rank."""
+
+    learner: GraphLearner
+
+    @contextmanager
+    def evaluation(self, metrics: Sequence[Metric]) -> Iterator[Evaluation]:
+        """Open an evaluation."""
+        with self.learner.preserving():
+            yield GraphEvaluation(self, metrics)
+
+    def state(self) -> State:
+        """Return the values of all variables, and the form of outputs if the inputs are enough for them."""
+        if not self.learner.program.answers:
+            self.sample = None
+        return super().state()
+
+    def _gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
+        """Return this rank's loss, its divisor and gradients in a step, which may be the first one."""
+        self.learner.rehearse(batch)
+        return super()._gradients(batch)
+
+
+class GraphEvaluation(Evaluation):
+    """An evaluation of a graph, which fetches loss, metrics and outputs at once.
+
+    Args:
+        session: Its session.
+        metrics: The metrics to feed.
+    """
+
+    def __init__(self, session: GraphSession, metrics: Sequence[Metric]) -> None:
+        program = session.learner.program
+        self.session, self.losses = session, Losses()
+        self.others = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
+        self.heads, self.structure = _flat(program.outputs)
+        self.targets, self.form = _flat(program.targets)
+        self.tallies = {m: Tally(program.metrics[m.tensor]) for m in metrics if isinstance(m, TensorMetric)}
+        self.joint_loss = [Tally(part) for part in program.loss if part.kind == JOINT]
+        self.mixing: list[str] = []  # the scalars that a batch cannot be divided for
+        self.batch: Batch | None = None  # the last one
+
+    def step(self, batch: Batch, step: int) -> None:
+        """Fetch loss and metrics of this rank's rows."""
+        learner, program = self.session.learner, self.session.learner.program
+        rows = self.session.true_rows(batch) if batch.rows else batch
+        if self.batch is None:
+            self._find_mixing(rows)
+        wrong = [metric.name for metric, tally in self.tallies.items() if tally.part.name in self.mixing]
+        if wrong and (self.batch is not None or self.session.world.size > 1):
+            raise _mixing_metric(wrong[0])
+        self.batch = batch
+        parts = [replace(part, kind=ROWS) if part.name in self.mixing else part for part in program.loss]
+        names = [name for part in parts for name in part.fetches]
+        names += [name for tally in self.tallies.values() for name in (tally.part.fetches)]
+        names += [tally.part.name for tally in self.tallies.values() if tally.part.name in self.mixing]
+        names = list(dict.fromkeys((*names, *self.heads, *self.targets) if self.others else names))
+        values = dict(zip(names, learner.fetch(f"evaluate {self.mixing}", names, rows, training=False), strict=True))
+        total = 0.0
+        if batch.rows:
+            for tally in (*self.joint_loss, *self.tallies.values()):
+                tally.add(values, batch.rows)
+            outputs = unflatten(self.structure, [values[name] for name in self.heads]) if self.others else None
+            has_targets = self.others and self.targets
+            y = unflatten(self.form, [values[name] for name in self.targets]) if has_targets else rows.y
+            for metric in self.others:
+                metric.update(outputs, y)
+            weights = [float(batch.step_rows if part.kind == SUM else batch.rows) for part in parts]
+            linear = [(w, part.name) for w, part in zip(weights, parts, strict=True) if part.kind != JOINT]
+            total = float(sum(weight * np.sum(values[name]) for weight, name in linear))
+        self.losses.add(total, float(batch.rows), batch.rows)
+
+    def result(self) -> Losses:
+        """Update the metrics of the graph with what was tallied; return the losses with those of a joint loss."""
+        if self.batch is None:
+            return self.losses
+        learner, world, losses = self.session.learner, self.session.world, self.losses
+        joint = [tally for tally in (*self.joint_loss, *self.tallies.values()) if tally.part.kind == JOINT]
+        ranks = world.all_gather([(tally.totals, tally.counts) for tally in joint]) if joint else []
+        scores = {}
+        for at, tally in enumerate(joint):
+            tally.merge(states[at] for states in ranks)
+            feeds = {} if tally.part.name in self.mixing else tally.feeds
+            scores[tally.part.name] = learner.value_of(tally.part, self.batch, feeds)
+        for metric, tally in self.tallies.items():
+            value, weight = (scores[tally.part.name], 1.0) if tally.part.name in scores else (tally.total, tally.weight)
+            metric.update(np.array([value]), np.array([weight]))
+        total = sum(scores[tally.part.name] for tally in self.joint_loss)
+        return replace(losses, loss_sum=losses.loss_sum + total * losses.rows)
+
+    def _find_mixing(self, rows: Batch) -> None:
+        """Find the scalars that the first batch cannot be divided for.
+
+        Raises:
+            ArgumentError: The loss is one of them, and there are several ranks.
+        """
+        learner, size = self.session.learner, self.session.world.size
+        loss_parts = () if learner.program.is_claimed else learner.program.loss
+        self.mixing = learner.undivided([*loss_parts, *(tally.part for tally in self.tallies.values())], rows)
+        if size > 1 and (names := [part.name for part in loss_parts if part.name in self.mixing]):
+            raise _mixing_loss(names[0], size)
+        self.joint_loss = [tally for tally in self.joint_loss if tally.part.name not in self.mixing]
+
+
+def _flat(tree: Any) -> tuple[list[Any], Any]:
+    return ([], None) if tree is None else flatten(tree)
 
 
 @dataclass
@@ -52,6 +160,7 @@ class GraphLearner(ArrayLearner):
     clip_value: tuple[float, float] | None = None
     session_config: bytes = b""
     framework = "tensorflow graph"
+    session_type: ClassVar[type[ArraySession]] = GraphSession
 
     def build(self, state: State) -> Any:
         """Return the values of the variables by name: the graph itself is the user's."""
@@ -76,10 +185,9 @@ class GraphLearner(ArrayLearner):
 
     def initial_state(self, seed: int) -> State:
         """Return the values that the initializers of the graph draw."""
-        learner = copy.copy(self)
-        learner._make(seed)
+        learner = self.copy_for(None, seed)
         learner.session.run([spec.initializer for spec in self.program.variables])
-        return learner._state()
+        return learner.copied_state()
 
     # On a rank.
 
@@ -90,7 +198,7 @@ class GraphLearner(ArrayLearner):
         with graph.as_default(), quiet():
             definition = tf.GraphDef.FromString(program.graph)
             reseed(definition, self._streams())
-            self.sums = RankSums(self.__dict__.get("world"))
+            self.sums = RankSums(self.world)
             if program.active and self._ranks() > 1:
                 let_ranks_meet(definition, self.sums.add)
             try:
@@ -170,7 +278,7 @@ class GraphLearner(ArrayLearner):
         arrays = _arranged(self.program.inputs, x, "x")
         feeds = [name for name, *_ in self.program.feeds]
         call = self._call("outputs", names, [port.name for port in flatten(self.program.inputs)[0]] + feeds)
-        with self._preserving():
+        with self.preserving():
             answers = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
         return unflatten(structure, list(map(np.asarray, answers)))
 
@@ -226,74 +334,7 @@ class GraphLearner(ArrayLearner):
         self._call(f"apply {apply}", [apply], [*feeds, *names])(*feeds.values(), *values, *self._drawn())
         self.steps += 1
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
-        """Fetch loss and metrics of this rank's rows; return the loss."""
-        with self._preserving():
-            return self._evaluate(batches, metrics, heartbeat)
-
-    def _evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
-        program, losses = self.program, Losses()
-        others = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
-        heads, structure = flatten(program.outputs) if program.outputs is not None else ([], None)
-        targets, form = flatten(program.targets) if program.targets is not None else ([], None)
-        tallies = {m: Tally(program.metrics[m.tensor]) for m in metrics if isinstance(m, TensorMetric)}
-        joint_loss = [Tally(part) for part in program.loss if part.kind == JOINT]
-        mixing: list[str] = []
-        batch: Batch | None = None
-        heartbeat.at(DATA)
-        for number, batch in enumerate(batches):
-            heartbeat.at(EVALUATE)
-            rows = self._seen(batch) if batch.rows else batch
-            if not number:
-                loss_parts = () if program.is_claimed else program.loss
-                mixing = self._mixing([*loss_parts, *(tally.part for tally in tallies.values())], rows)
-                if self._ranks() > 1 and (names := [part.name for part in loss_parts if part.name in mixing]):
-                    raise _mixing_loss(names[0], self._ranks())
-                joint_loss = [tally for tally in joint_loss if tally.part.name not in mixing]
-            wrong = [metric.name for metric, tally in tallies.items() if tally.part.name in mixing]
-            if wrong and (number or self._ranks() > 1):
-                raise _mixing_metric(wrong[0])
-            parts = [replace(part, kind=ROWS) if part.name in mixing else part for part in program.loss]
-            names = [name for part in parts for name in part.fetches]
-            names += [name for tally in tallies.values() for name in (tally.part.fetches)]
-            names += [tally.part.name for tally in tallies.values() if tally.part.name in mixing]
-            names = list(dict.fromkeys((*names, *heads, *targets) if others else names))
-            values = dict(zip(names, self.fetch(f"evaluate {mixing}", names, rows, training=False), strict=True))
-            total = 0.0
-            if batch.rows:
-                for tally in (*joint_loss, *tallies.values()):
-                    tally.add(values, batch.rows)
-                outputs = unflatten(structure, [values[name] for name in heads]) if others else None
-                y = unflatten(form, [values[name] for name in targets]) if others and targets else rows.y
-                for metric in others:
-                    metric.update(outputs, y)
-                weights = [float(batch.step_rows if part.kind == SUM else batch.rows) for part in parts]
-                linear = [(w, part.name) for w, part in zip(weights, parts, strict=True) if part.kind != JOINT]
-                total = float(sum(weight * np.sum(values[name]) for weight, name in linear))
-            losses = losses.then(_losses(total, float(batch.rows), batch.rows))
-            heartbeat.at(DATA)
-        if batch is not None:
-            losses = self._scored(losses, joint_loss, tallies, mixing, batch)
-        return losses
-
-    def _scored(
-        self, losses: Losses, loss: Sequence[Tally], tallies: Mapping[Any, Tally], mixing: Sequence[str], batch: Batch
-    ) -> Losses:
-        """Update the metrics of the graph with what was tallied; return the losses with those of a joint loss."""
-        joint = [tally for tally in (*loss, *tallies.values()) if tally.part.kind == JOINT]
-        ranks = self.world.all_gather([(tally.totals, tally.counts) for tally in joint]) if joint else []
-        scores = {}
-        for at, tally in enumerate(joint):
-            tally.merge(states[at] for states in ranks)
-            feeds = {} if tally.part.name in mixing else tally.feeds
-            scores[tally.part.name] = self._value(tally.part, batch, feeds)
-        for metric, tally in tallies.items():
-            value, weight = (scores[tally.part.name], 1.0) if tally.part.name in scores else (tally.total, tally.weight)
-            metric.update(np.array([value]), np.array([weight]))
-        total = sum(scores[tally.part.name] for tally in loss)
-        return replace(losses, loss_sum=losses.loss_sum + total * losses.rows)
-
-    def _value(self, part: Part, batch: Batch, feeds: Mapping[str, Any], joined: bool = True) -> float:
+    def value_of(self, part: Part, batch: Batch, feeds: Mapping[str, Any], joined: bool = True) -> float:
         """Return a scalar's value for a batch, or for the totals that are fed."""
         for name in self.program.setup:  # local variables, in which metrics of tf.metrics count
             if self.session.graph.as_graph_element(name).type.startswith("Assign"):
@@ -301,10 +342,10 @@ class GraphLearner(ArrayLearner):
         (value,) = self.fetch(f"score {part.name}", [part.name], batch, False, (), feeds, joined)
         return float(np.sum(value))
 
-    def _mixing(self, parts: Sequence[Part], batch: Batch) -> list[str]:
+    def undivided(self, parts: Sequence[Part], batch: Batch) -> list[str]:
         """Return the names of the scalars that a batch cannot be divided for, as far as two pieces of one tell."""
         program = self.program
-        if batch.rows < 2 or program.has_statistics or program.draw:  # then two pieces are no batch
+        if batch.rows < 5 or program.has_statistics or program.draw:  # then two pieces are no batch
             return []
 
         def fetch(names: list[str], cut: slice) -> list[Any]:
@@ -313,35 +354,24 @@ class GraphLearner(ArrayLearner):
             piece = replace(batch, x=x, y=y, rows=count)
             return self.fetch(f"piece {names}", names, piece, training=False, joined=False)
 
-        return undivided(parts, fetch, lambda part, feeds: self._value(part, batch, feeds, False), batch.rows)
+        return undivided(parts, fetch, lambda part, feeds: self.value_of(part, batch, feeds, False), batch.rows)
 
-    def end_epoch(self, line: dict[str, Any]) -> bool:
+    def end_epoch(self, line: dict[str, Any]) -> None:
         """Tell an optimizer of `orca_classic.bigdl.optimizers` that an epoch has ended, for its schedule."""
         if self.method is not None:
             names = [f"val_{metric.lower()}" for metric in self.program.metrics]
             score = next((line[name] for name in names if name in line), None)
             self._stepper()[1].end_epoch(line.get("val_loss", line["train_loss"]), score)
-        return False
 
-    def state(self) -> State:
-        """Return the values of all variables, and the form of answers where the inputs are enough for them."""
-        if not self.program.answers:
-            self.sample = None
-        return super().state()
-
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close the session."""
-        super().leave()
-        for name in ("calls", "torch", "values"):
-            self.__dict__.pop(name, None)
-        if "session" in self.__dict__:
-            self.__dict__.pop("session").close()
+        self.calls.clear()
+        self.session.close()
 
-    def _part(self, batch: Batch) -> tuple[float, float, Arrays]:
-        """Return this rank's part of a step; before the first one, try whether ranks train as one process does."""
+    def rehearse(self, batch: Batch) -> None:
+        """Try before the first step whether ranks train as one process does; all ranks call it together."""
         if not self.is_rehearsed:
             self.is_rehearsed = rehearse(self, batch)
-        return super()._part(batch)
 
     def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
         """Run the forward pass and the gradients; return this rank's part of the loss, and the fetched values."""
@@ -358,7 +388,7 @@ class GraphLearner(ArrayLearner):
         return float(values[0]), dict(zip(names, values, strict=True))
 
     @contextmanager
-    def _preserving(self) -> Iterator[None]:
+    def preserving(self) -> Iterator[None]:
         """Undo what the forward pass writes into variables: only steps of training may."""
         before = self.values.read(self.program.written) if self.program.written else {}
         yield
@@ -413,13 +443,11 @@ class GraphLearner(ArrayLearner):
             raise DataError(f"the graph cannot compute a batch of {batch.rows} rows: {error.message}") from error
 
     def _ranks(self) -> int:
-        return self.world.size if "world" in self.__dict__ else 1
+        return 1 if self.world is None else self.world.size
 
     def _streams(self) -> int:
         """Return a number by which draws that count for themselves differ between ranks, and from fit to fit."""
-        if "world" not in self.__dict__:
-            return 0
-        return self.world.rank + self.world.size * (0 if self.start is None else self.start.steps)
+        return 0 if self.world is None else self.world.rank + self.world.size * self.steps_before
 
     def _call(self, purpose: str, fetches: Sequence[str], feeds: Sequence[str]) -> Callable[..., list[Any]]:
         """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is.
@@ -451,7 +479,7 @@ class GraphLearner(ArrayLearner):
         """Return the seeds of this step's draws, where the graph draws: of this rank, and of all ranks."""
         if not self.program.draw:
             return []
-        common = np.random.default_rng((self.__dict__.get("seed", 0), self.steps))
+        common = np.random.default_rng((self.seed, self.steps))
         return [np.stack([each.integers(2**62, size=2) for each in (self.generator, common)])]
 
     def _clipped(self, gradients: Arrays) -> dict[str, np.ndarray]:
@@ -594,10 +622,6 @@ def _mixing_metric(name: str) -> ArgumentError:
         "batches or workers. Pass a tensor of means, sums or extremes of one value a row, a metric of orca.metrics, or "
         "evaluate with one worker and a batch_size of all rows."
     )
-
-
-def _losses(total: float, mass: float, rows: int) -> Losses:
-    return Losses(total, mass, rows, total, mass, 1, trace=[(total, mass)])
 
 
 def _config(message: bytes) -> Any:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from orca.core.source import Batch
-from orca.core.state import State
 from orca.core.world import World
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, DataError
 from orca.rows.tree import cut_rows, flatten, map_tree, unflatten
 from orca_classic.tf1.graph.draws import with_fixed_draws
 from orca_classic.tf1.graph.program import GraphProgram, tf
@@ -40,11 +39,18 @@ def rehearse(learner: GraphLearner, batch: Batch) -> bool:
 
     Raises:
         ArgumentError: Several ranks would train otherwise than one does.
+        DataError: The graph cannot compute these rows.
     """
     rows = _rows_of_ranks(learner, batch)
     found: Any = None
     if not learner.world.rank and rows is not None:
-        found = _difference(learner, *rows)
+        try:
+            found = _difference(learner, *rows)
+        except DataError as error:
+            raise DataError(
+                f"{error}\nThis was a trial with a few rows, before the fit. A graph for a fixed number of rows needs "
+                'loss_reduction="mean" (or "sum") in from_graph, which leaves the trial out.'
+            ) from None
     verdict = learner.world.broadcast(found)
     if verdict:
         names = ", ".join(repr(part.name) for part in learner.program.loss)
@@ -86,7 +92,7 @@ def _rows_of_ranks(learner: GraphLearner, batch: Batch) -> tuple[Any, Any] | Non
 def _difference(learner: GraphLearner, x: Any, y: Any) -> str:
     """Return how two ranks differ from one; "" if they do not."""
     rows = len(flatten(x)[0][0])
-    cut = max(1, rows // 3)
+    cut = max(2 if rows > 3 else 1, rows // 3)  # a graph may squeeze a single row away
     order = np.arange(rows)
     first, second = order[:cut], np.concatenate([order[cut:], order[: max(1, cut // 2)]])  # with a row of the other
     if len(first) == len(second):
@@ -147,10 +153,10 @@ class _Stage:
         program = replace(learner.program, graph=with_fixed_draws(learner.program.graph))
         pair = _Pair()
         self.replicas = []
-        state = State(payload={"models": [learner.weights()]})
         for world in (_PairWorld(None, 0, 1), _PairWorld(pair, 0, 2), _PairWorld(pair, 1, 2)):
-            replica = replace(learner, program=program, session_config=config.SerializeToString())
-            replica.join(cast(World, world), state, learner.seed, training=True)
+            spec = replace(learner, program=program, session_config=config.SerializeToString())
+            replica = spec.copy_for(cast(World, world), learner.seed)
+            replica.set_weights(learner.weights())
             self.replicas.append(replica)
         self.pair = pair
 
@@ -174,7 +180,7 @@ class _Stage:
     def close(self) -> None:
         """Close the sessions."""
         for replica in self.replicas:
-            replica.leave()
+            replica.close()
 
     @staticmethod
     def _step(replica: GraphLearner, weights: dict[str, np.ndarray], batch: Batch) -> tuple[float, float, Any, Any]:

@@ -113,16 +113,15 @@ def test_rows_that_do_not_fit_name_the_placeholder() -> None:
 def test_a_graph_draws_by_the_seed_of_the_step() -> None:
     made = graph(dropout=0.5)
     program = shipped(inputs=made.x, outputs=made.outputs)
-    learner = GraphLearner(program)
-    learner._make(0)
+    learner = GraphLearner(program).copy_for(None, 0)
     learner.set_weights({spec.name: np.ones(spec.shape, "float32") for spec in program.variables})
 
     def drawn(seed: int) -> Any:
-        learner.generator = np.random.default_rng(seed)
+        learner.seed_step(seed)
         return learner.outputs(X)
 
     assert np.array_equal(drawn(1), drawn(1)) and not np.array_equal(drawn(1), drawn(2))
-    learner.leave()
+    learner.close()
 
 
 DRAWS = {
@@ -141,11 +140,11 @@ def test_every_draw_goes_by_the_seed_of_the_step(name: str) -> None:
         x = tf.placeholder(tf.float32, [None, 5])
         drawn = DRAWS[name](tf.shape(x)[0])
         fixed = DRAWS[name](2)
-        learner = GraphLearner(shipped(inputs=x, outputs=[x[:, 0], drawn + 0, fixed + 0]))
-    learner._make(0)
+        program = shipped(inputs=x, outputs=[x[:, 0], drawn + 0, fixed + 0])
+    learner = GraphLearner(program).copy_for(None, 0)
 
     def draws(seed: int) -> Any:
-        learner.generator = np.random.default_rng(seed)
+        learner.seed_step(seed)
         return learner.fetch("draws", [drawn.name, fixed.name], Batch(X, None, len(X), len(X)), True)
 
     (one, same), (two, again), (three, _) = draws(1), draws(2), draws(1)
@@ -154,7 +153,7 @@ def test_every_draw_goes_by_the_seed_of_the_step(name: str) -> None:
     assert np.mean(one) == pytest.approx(MEANS[name], rel=0.1)
     learner.steps += 1
     assert not np.array_equal(draws(1)[1], same)
-    learner.leave()
+    learner.close()
 
 
 def test_draws_in_a_loop_differ_from_pass_to_pass() -> None:
@@ -168,10 +167,10 @@ def test_draws_in_a_loop_differ_from_pass_to_pass() -> None:
             start,
             shapes,
         )
-        learner = GraphLearner(shipped(inputs=x, outputs=x + tf.reduce_sum(drawn), metrics={"spread": drawn[0]}))
-        learner._make(0)
+        program = shipped(inputs=x, outputs=x + tf.reduce_sum(drawn), metrics={"spread": drawn[0]})
+        learner = GraphLearner(program).copy_for(None, 0)
         assert len(set(learner.session.run(drawn.name).tolist())) == 4
-        learner.leave()
+        learner.close()
 
 
 def test_a_term_of_two_losses_that_take_turns_counts_once() -> None:
