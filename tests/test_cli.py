@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -53,6 +54,28 @@ def test_wrong_arguments_end_with_status_2(
         main(arguments)
     results = capsys.readouterr().err
     assert end.value.code == 2 and words in results and "hunter2" not in results
+
+
+def test_packed_environments_are_listed_and_purged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    folder = tmp_path / "orca" / "environments"
+    folder.mkdir(parents=True)
+    old, young, foreign = folder / f"{'a' * 32}.tar.gz", folder / f"modules-{'b' * 16}.zip", folder / "thesis.zip"
+    for file in (old, young, foreign):
+        file.write_bytes(bytes(2000))
+    mark = folder / f"{old.name}.sha256"
+    mark.touch()
+    os.utime(old, (0, 0))
+    assert main(["environment", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines] == [str(old), str(young)] and "2 kB" in lines[0]
+    assert main(["environment", "purge", "--older_than", "30"]) == 0
+    assert f"{old} removed" in capsys.readouterr().out and set(folder.iterdir()) == {young, foreign}
+    assert main(["environment", "purge"]) == 0
+    assert set(folder.iterdir()) == {foreign}
 
 
 def test_submit_gets_its_arguments_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

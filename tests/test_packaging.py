@@ -24,7 +24,7 @@ SOURCES = ROOT / "src"
 OWN = {path.name for path in SOURCES.iterdir()}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = {"torch", "keras", "tf1", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
-EXTRAS |= {"hdfs", "yarn", "kerberos", "s3", "image", "all"}
+EXTRAS |= {"hdfs", "yarn", "kerberos", "s3", "tls", "image", "all"}
 APART = {"all", "kerberos"}  # kerberos needs a library of the system
 
 # Modules whose package has another name, and modules that come with a package.

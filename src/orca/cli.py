@@ -1,4 +1,4 @@
-"""Command line: `orca version`, `orca doctor`, `orca submit`. Owns its arguments and exit statuses.
+"""Command line: `orca version`, `orca doctor`, `orca environment`, `orca submit`. Owns its arguments and exit statuses.
 
 Status 0: all is well (doctor: training would start); 1: it is not; 2: the arguments are wrong.
 """
@@ -11,18 +11,24 @@ import platform
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import orca
 from orca.cluster.context import init_orca_context, stop_orca_context
+from orca.cluster.environment import packed
+from orca.cluster.hadoop import SHARED, configuration_folder
 from orca.cluster.kinds import KINDS
+from orca.cluster.news import human
 from orca.cluster.options import CORES_OR_ALL, COUNT, SECONDS, add_option, cluster_options
+from orca.cluster.spark import set_environment
 from orca.doctor import Diagnosis, Finding, examine
 from orca.doctor.examination import SURVEY_WITHIN, limited
 from orca.doctor.finding import advice, error, ok, summary, warn, without_secrets
 from orca.errors import ArgumentError, OrcaError
 from orca.registry import backend_names, backend_of
+from orca.storage import hdfs
 
 GOOD, BAD, WRONG, INTERRUPTED = 0, 1, 2, 130
 STOP_WITHIN = 30.0
@@ -68,6 +74,26 @@ def _submit(words: list[str]) -> int:
 def version(arguments: argparse.Namespace) -> int:
     """Say which Orca this is."""
     _say(_VERSION)
+    return GOOD
+
+
+def environments(arguments: argparse.Namespace) -> int:
+    """List, or remove, what was packed for clusters: on this machine, and on the HDFS of Hadoop's settings."""
+    try:
+        with ExitStack() as life:
+            files = packed()
+            if arguments.hadoop_conf or os.environ.get("HADOOP_CONF_DIR"):
+                set_environment({"HADOOP_CONF_DIR": str(configuration_folder(arguments.hadoop_conf))}, life)
+                files += packed(f"hdfs:///user/{hdfs.user_name()}/{SHARED}")
+            for file in files:
+                purged = arguments.action == "purge" and file.age >= arguments.older_than * 86400
+                if purged:
+                    file.remove()
+                words = " removed" if purged else ""
+                _say(f"{human(file.size):>10}  {file.age / 86400:6.1f} days  {file.path}{words}")
+    except OrcaError as problem:
+        sys.stderr.write(f"orca environment: {problem}\n")
+        return BAD
     return GOOD
 
 
@@ -150,6 +176,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     _doctor_arguments(examination)
     examination.set_defaults(command=doctor)
+    environment = commands.add_parser(
+        "environment",
+        help="list or remove what was packed for clusters",
+        description="List what Orca packed for clusters (environments, modules, jars of Spark), in the cache of this "
+        "machine and on the HDFS of Hadoop's settings, or remove it: programs that run now may still need it.",
+    )
+    environment.add_argument("action", choices=("list", "purge"))
+    environment.add_argument("--hadoop_conf", "--hadoop-conf", help="the folder with Hadoop's configuration")
+    environment.add_argument("--older_than", "--older-than", type=float, default=0.0, help="days; younger ones stay")
+    environment.set_defaults(command=environments)
     commands.add_parser("submit", help="run a program on a cluster; see `orca submit --help`", add_help=False)
     return parser
 

@@ -82,7 +82,7 @@ class FitJob:
                 return replace(loop.history, stop=heartbeat.stop_point.order), loop.snapshot
             state = State() if plan.stores else session.state()
         epoch, steps = since.first_epoch + len(history.epochs), since.first_steps + history.steps
-        history = replace(history, stop=heartbeat.stop_point.order, busy=heartbeat.busy)
+        history = replace(history, stop=heartbeat.stop_point.outlived, busy=heartbeat.busy)
         return history, replace(state, epoch=epoch, steps=steps) if world.rank == 0 else None
 
 

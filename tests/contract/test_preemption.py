@@ -84,6 +84,21 @@ def test_a_preempted_fit_is_resumed_at_its_next_step(step: int, tmp_path: Path) 
     assert steps_in(tmp_path) == list(range(1, EPOCHS * STEPS + 1))
 
 
+class AskedAtTheEnd(Callback):
+    """Ask rank 1 to end in the last validation."""
+
+    def before_val_epoch(self, runner: Any) -> None:
+        if runner.rank == 1 and runner.global_step == EPOCHS * STEPS:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+
+def test_a_fit_that_is_asked_to_end_after_its_last_step_is_complete(tmp_path: Path) -> None:
+    made = estimator(model_dir=str(tmp_path))
+    options: dict[str, Any] = {"validation_data": data(), "checkpoint_trigger": EveryEpoch()}
+    check_alike(made.fit(data(), EPOCHS, BATCH, callbacks=[AskedAtTheEnd()], **options), made, unbroken())
+
+
 def test_a_fit_without_checkpoints_ends_at_once_and_says_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(
         WorkerPreempted, match=r"rank 1 on \S+ was preempted: its process got SIGTERM\. No checkpoint"

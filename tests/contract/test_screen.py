@@ -168,7 +168,7 @@ def test_a_mistake_and_an_interrupt_show_one_short_traceback(
         *_, said = err["shards"].partition("DataError: transform_shard: the function failed: KeyError: 'z'\n\n")
         assert re.match(r'  File ".*program\.py", line \d+, in <lambda>', said) and "\tat " not in err["shards"]
         assert re.match(r"Correct the code at program\.py:\d+", said.splitlines()[-1])
-    assert all(f"in {name}" in err["detailed"] for name in ("forward", "run_rank", "_run_through"))
+    assert all(f"in {name}" in err["detailed"] for name in ("forward", "run_rank", "run_through"))
     if backend == "spark":
         assert "TaskSetManager" in err["detailed"]  # its loggers speak again
 

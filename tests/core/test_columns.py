@@ -8,6 +8,7 @@ import pytest
 from orca.core.columns import check_columns, column_array, concatenate, output_names, single, squeeze
 from orca.core.source import Columns
 from orca.errors import DataError
+from raised import raises
 
 pd = pytest.importorskip("pandas")
 
@@ -17,9 +18,7 @@ def test_columns_that_exist_pass() -> None:
 
 
 def test_missing_features_are_asked_for() -> None:
-    with pytest.raises(
-        DataError, match=r"fit needs feature_cols for tabular data; got columns \['a', 'y'\]. Pass feature_cols="
-    ):
+    with raises("missing-feature-cols", match="'a'"):
         check_columns(Columns(labels=("y",)), ["a", "y"], "fit")
 
 
@@ -31,12 +30,12 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
 
 
 def test_a_wrong_label_is_found_too_and_nothing_is_guessed_without_a_near_name() -> None:
-    with pytest.raises(DataError, match=r"there is no column 'zzz'; the data has \['a', 'b'\]\.$"):
+    with raises("missing-column", match="'zzz'"):
         check_columns(Columns(("a",), ("zzz",)), ["a", "b"])
 
 
 def test_columns_named_by_numbers_are_listed() -> None:
-    with pytest.raises(DataError, match=r"there is no column 'f'; the data has \[0, 1\]"):
+    with raises("missing-column", match="'f'"):
         check_columns(Columns(("f",)), [0, 1])  # type: ignore[list-item]
 
 
@@ -52,7 +51,7 @@ def test_outputs_are_named_prediction_unless_asked() -> None:
 
 
 def test_another_number_of_output_names_is_refused() -> None:
-    with pytest.raises(DataError, match=r"the model has 2 output\(s\), but output_cols names 1: \['p'\]"):
+    with raises("output-cols-count", match="'p'"):
         output_names(Columns(outputs=("p",)), 2)
 
 
@@ -79,7 +78,7 @@ def test_cells_that_are_lists_or_arrays_are_stacked() -> None:
 @pytest.mark.parametrize("cell", ["text", [1.0, 2.0]], ids=repr)
 def test_missing_cells_are_named(cell: object, missing: object) -> None:
     column = pd.Series([cell, missing], dtype=object)
-    with pytest.raises(DataError, match=r"column 'v' has missing values. Fill or drop them first"):
+    with raises("missing-values", match="'v'"):
         column_array(column, "v")
 
 
@@ -95,7 +94,7 @@ def test_texts_of_numpys_own_type_are_read() -> None:
 
 
 def test_ragged_cells_are_named() -> None:
-    with pytest.raises(DataError, match=r"the cells of column 'v' differ in shape: .* Pad or cut them first"):
+    with raises("ragged-rows", match="'v'"):
         column_array(pd.Series([[1, 2], [3]]), "v")
 
 
@@ -116,5 +115,5 @@ def test_objects_that_are_no_numbers_are_named() -> None:
 
 
 def test_answers_of_different_structure_are_not_joined() -> None:
-    with pytest.raises(DataError, match="the model's answers differ in shape from batch to batch"):
+    with raises("predictions-differ-in-shape"):
         concatenate([{"a": np.zeros(2)}, (np.zeros(2),)])

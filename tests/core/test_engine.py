@@ -23,6 +23,7 @@ from orca.core.engine import (
     dumps,
     extend_path,
     is_secondary,
+    owners_of,
     seal,
 )
 from orca.core.resources import Inventory
@@ -198,7 +199,7 @@ def test_an_error_on_a_rank_reaches_the_caller_and_nothing_is_left() -> None:
 def test_workers_find_the_drivers_folders_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = list(sys.path)
-    extend_path([str(tmp_path), str(tmp_path / "missing"), "", *before[:1], str(tmp_path)])
+    extend_path([str(tmp_path), str(tmp_path / "missing"), "", *before[:1], str(tmp_path)], ())
     assert sys.path == [*before, str(tmp_path)]
 
 
@@ -214,8 +215,11 @@ def test_folders_where_others_may_have_put_modules_are_not_imported_from(
         os.chown(foreign, 12345, 12345)
     else:
         foreign.chmod(0o777)
-    extend_path(["/tmp", str(public), str(foreign)])
+    extend_path(["/tmp", str(public), str(foreign)], owners_of(["/tmp", "", "/missing"]))
     assert sys.path == before
+    if os.geteuid() == 0:
+        extend_path([str(public), str(foreign)], owners_of([str(foreign)]))  # the driver imports from that user's
+        assert sys.path == [*before, str(foreign)]
 
 
 @pytest.mark.parametrize(("threads", "ranks", "expected"), [(3, 2, 3), (0, 2, 4), (0, 100, 1)])

@@ -9,6 +9,7 @@ import pytest
 
 from orca.core.units import check_seconds, java_size, natural, positive, size_of
 from orca.errors import ArgumentError
+from raised import raises
 
 
 @pytest.mark.parametrize(("given", "size"), [(100, 100), ("512m", 512 << 20), ("2g", 2 << 30), (" 1 GB ", 1 << 30)])
@@ -25,7 +26,7 @@ def test_what_is_no_size_is_named(given: Any) -> None:
 
 def test_java_wants_a_unit() -> None:
     assert java_size("2 GB", "memory") == "2g"
-    with pytest.raises(ArgumentError, match="memory must be a number with a unit k, m, g or t, .*; got '2'"):
+    with raises("bad-size", match="'2'"):
         java_size("2", "memory")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from orca.core.engine import Settings
 from orca.core.source import Shards
-from orca.core.world import World, _check_versions, _interface, _waiting
+from orca.core.world import World, _check_versions, _waiting
 from orca.engines.local import LocalEngine
-from orca.errors import ArgumentError, OrcaError
+from orca.errors import ArgumentError
 from orca.monitor.heartbeat import DATA, PHASES, Heartbeat
 
 
@@ -134,9 +134,3 @@ def test_differing_versions_are_refused_with_both_named(what: str, other: str) -
     )
     with pytest.raises(ArgumentError, match=said):
         _check_versions([CARD, {**CARD, "host": "10.0.0.2", what: other}])
-
-
-def test_the_interface_is_found_by_its_address() -> None:
-    assert _interface("127.0.0.1") == _interface("127.0.1.1") == _interface("127.0.0.1")
-    with pytest.raises(OrcaError, match=r"no network interface of .* has the address 192\.0\.2\.77\. Check"):
-        _interface("192.0.2.77")

@@ -16,10 +16,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFile
 
 from orca.data import file
-from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.errors import ArgumentError, MissingDependency
 from orca.storage import files
 from orca.storage.files import filesystem
 from programs import program_of, run_program
+from raised import raises
 
 TREE = {"a": b"1", "deep/b": b"2", "deep/er/c d%": b"3"}
 
@@ -86,9 +87,9 @@ def test_what_is_there_is_told(place: str) -> None:
     assert [file.is_file(f"{place}/{name}") for name in ("folder", "folder/file", "nothing")] == [False, True, False]
     with pytest.raises(ArgumentError, match="nothing is to be a file, but there is nothing. Check the path."):
         file.open_text(f"{place}/nothing")
-    with pytest.raises(ArgumentError, match="folder is to be a file, but there is a folder"):
+    with raises("wrong-kind-of-path"):
         file.load_numpy(f"{place}/folder")
-    with pytest.raises(ArgumentError, match="folder is to be a file, but there is a folder"):
+    with raises("path-is-folder"):
         file.write_text(f"{place}/folder", "")
     with pytest.raises(ArgumentError, match="file is to be a folder, but there is a file of 1 bytes"):
         file.listdir(f"{place}/folder/file")
@@ -118,9 +119,9 @@ def test_a_file_goes_there_and_back(place: str, tmp_path: Path) -> None:
     file.get_remote_file_to_local(f"{place}/deep/two", str(tmp_path / "new" / "back"), over_write=True)
     file.get_remote_file_to_local(f"{place}/deep/two", tmp_path / "new")
     assert content(tmp_path / "new") == {"back": b"345", "two": b"345"}
-    with pytest.raises(ArgumentError, match="deep is to be a file, but there is a folder"):
+    with raises("wrong-kind-of-path"):
         file.get_remote_file_to_local(f"{place}/deep", str(tmp_path / "x"))
-    with pytest.raises(ArgumentError, match="there is no file .*nothing on this machine"):
+    with raises("missing-local-file"):
         file.put_local_file_to_remote(str(tmp_path / "nothing"), f"{place}/x")
 
 
@@ -135,7 +136,7 @@ def test_the_mode_of_a_file_is_set(place: str, tmp_path: Path, caplog: pytest.Lo
             assert fs.info(root)["permission"] == (f"{mode:o}" if isinstance(mode, int) else mode)
         else:
             assert "whose files have no mode" in caplog.text
-    with pytest.raises(ArgumentError, match="filemode must be a mode of files, like 0o644 or '644'; got 'rwx'"):
+    with raises("bad-file-mode", match="'644'"):
         file.put_local_file_to_remote(tmp_path / "one", f"{place}/c", filemode="rwx")
 
 
@@ -151,7 +152,7 @@ def test_a_folder_goes_there_and_back(place: str, tree: Path, tmp_path: Path) ->
         assert (tmp_path / f"back{number}" / "again" / "empty").is_dir()
     with pytest.raises(ArgumentError, match="nothing is to be a folder, but there is nothing"):
         file.get_remote_dir_to_local(f"{place}/nothing", str(tmp_path / "x"))
-    with pytest.raises(ArgumentError, match="there is no folder .*nothing on this machine"):
+    with raises("missing-local-file"):
         file.put_local_dir_to_remote(str(tmp_path / "nothing"), f"{place}/x")
 
 
@@ -178,14 +179,14 @@ def test_folders_are_merged_and_files_replaced_only_when_asked(place: str, tree:
     (tmp_path / "here").mkdir()
     file.get_remote_dir_to_local(f"{place}/to", tmp_path / "here")  # an empty folder is as good as none
     (tmp_path / "here" / "mine").write_bytes(b"mine")
-    with pytest.raises(ArgumentError, match="4 of the files are in .*here already, 'a' for example"):
+    with raises("file-exists", match="'a'"):
         file.get_remote_dir_to_local(f"{place}/to", tmp_path / "here")
     file.get_remote_dir_to_local(f"{place}/to", tmp_path / "here", over_write=True)
     assert content(tmp_path / "here") == {**TREE, "other": b"stays", "a": b"newer", "mine": b"mine"}
 
     file.makedirs(f"{place}/clash/a")
     file.write_text(f"{place}/clash/a/inside", "")
-    with pytest.raises(ArgumentError, match="clash/a is to be a file, but there is a folder"):
+    with raises("path-is-folder"):
         file.put_local_dir_tree_to_remote(tree, f"{place}/clash", over_write=True)
     with pytest.raises(ArgumentError, match="other is to be a folder, but there is a file of 5 bytes"):
         file.put_local_dir_tree_to_remote(tree, f"{place}/to/other", over_write=True)
@@ -197,7 +198,7 @@ def test_files_of_a_prefix_go_there_and_back(place: str, tmp_path: Path) -> None
     (tmp_path / "ckpt-1.folder").mkdir()
     file.put_local_files_with_prefix_to_remote(str(tmp_path / "ckpt-1"), f"{place}/kept")
     assert file.listdir(f"{place}/kept") == ["ckpt-1.data", "ckpt-1.index"]
-    with pytest.raises(ArgumentError, match="2 of the files are in .*kept already, 'ckpt-1.data'"):
+    with raises("file-exists"):
         file.put_local_files_with_prefix_to_remote(str(tmp_path / "ckpt-"), f"{place}/kept")
     file.put_local_files_with_prefix_to_remote(str(tmp_path / "ckpt-"), f"{place}/kept", over_write=True)
     assert len(file.listdir(f"{place}/kept")) == 3
@@ -206,7 +207,7 @@ def test_files_of_a_prefix_go_there_and_back(place: str, tmp_path: Path) -> None
     assert content(tmp_path / "got") == {"ckpt-1.data": b"ckpt-1.data", "ckpt-1.index": b"ckpt-1.index"}
     with pytest.raises(ArgumentError, match="no file begins with .*nothing"):
         file.get_remote_files_with_prefix_to_local(f"{place}/nothing", str(tmp_path / "got"))
-    with pytest.raises(ArgumentError, match="no file on this machine begins with .*nothing"):
+    with raises("missing-local-file"):
         file.put_local_files_with_prefix_to_remote(str(tmp_path / "nothing"), place)
 
 
@@ -302,11 +303,11 @@ def test_functions_of_this_machines_files_are_copied_whole_or_not_at_all(place: 
         pytest.skip("such a path is the function's own")
     model = Model("1")
     model.save(f"{place}/one")
-    with pytest.raises(ArgumentError, match="'one' for example.*over_write=True"):
+    with raises("file-exists", match="'one'"):
         model.save(f"{place}/one", overwrite=False)
     with pytest.raises(KeyError):
         Model("2").save(f"{place}/one", fail=True)
-    with pytest.raises(OrcaError, match="save wrote nothing that could be copied to .*two"):
+    with raises("nothing-written"):
         Model("2", "").save(f"{place}/two")
     with pytest.raises(ArgumentError, match="no file begins with .*nothing"):
         model.load(f"{place}/nothing")
@@ -323,7 +324,7 @@ def test_programs_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_both_sides_may_not_be_remote(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="memory://a is to be a path of this machine"):
+    with raises("path-not-local"):
         file.put_local_dir_to_remote("memory://a", "memory://b")
 
 
@@ -332,7 +333,7 @@ def test_names_that_would_leave_the_folder_are_refused(tmp_path: Path) -> None:
     fs.store["/evil/../../out"] = MemoryFile(fs, "/evil/../../out", b"1")
     fs.pseudo_dirs.append("/evil")
     try:
-        with pytest.raises(ArgumentError, match="would leave the folder"):
+        with raises("path-leaves-folder"):
             file.get_remote_dir_to_local("memory://evil", tmp_path / "in")
     finally:
         fs.store.clear()
@@ -342,7 +343,7 @@ def test_names_that_would_leave_the_folder_are_refused(tmp_path: Path) -> None:
 def test_paths_that_nothing_here_opens_are_told_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(ArgumentError, match="begins with 'nosuch', which no file system here knows"):
+    with raises("unknown-file-system", match="'nosuch'"):
         file.exists("nosuch://host/a")
     monkeypatch.setitem(sys.modules, "s3fs", None)
     for scheme in ("s3", "s3a"):
@@ -351,7 +352,7 @@ def test_paths_that_nothing_here_opens_are_told_with_the_remedy(
     for name in ("DATABRICKS_HOST", "DATABRICKS_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(files, "_MOUNT", str(tmp_path / "none"))
-    with pytest.raises(OrcaError, match="dbfs:/a cannot be reached.*DATABRICKS_HOST and DATABRICKS_TOKEN"):
+    with raises("databricks-not-reachable"):
         file.exists("dbfs:/a")
     monkeypatch.setattr(files, "_MOUNT", str(tmp_path))
     file.write_text("dbfs:/folder/text", "1")

@@ -48,6 +48,14 @@ def test_a_fit_that_is_finishing_on_one_rank_finishes_on_all() -> None:
         assert not point.reached(9) and not point.is_reached
 
 
+def test_a_fit_that_ends_before_its_step_has_outlived_the_order() -> None:
+    point = StopPoint()
+    with point.open(8, True, True):
+        assert not point.reached(9) and point.limit(False) == 10  # in its last validation
+        point.give(replace(ORDER, step=10))
+    assert point.outlived == replace(ORDER, step=FINISHING)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_all_ranks_stop_after_the_same_step_however_they_interleave(seed: int) -> None:
     rng, ranks = random.Random(seed), 4

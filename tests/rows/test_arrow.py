@@ -12,6 +12,7 @@ import pytest
 
 from orca.errors import DataError
 from orca.rows.arrow import stretches, to_arrays, to_arrow, to_numpy, widened
+from raised import raises
 
 NUMBERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 
@@ -114,7 +115,7 @@ def test_lists_of_strings_become_objects(kind: pa.DataType) -> None:
     assert array.tolist() == [["a", "bc"], ["ä", ""]]
     assert to_numpy(pa.chunked_array([column[:1], column[1:]]), "x").shape == (3, 2)
     if not pa.types.is_fixed_size_list(kind):
-        with pytest.raises(DataError, match="column 'tags' holds rows of different lengths: 2 and 1"):
+        with raises("ragged-rows", match="'tags'"):
             to_numpy(pa.array([["a", "b"], ["c"]], kind), "tags")
 
 
@@ -167,7 +168,7 @@ def test_no_rows(kind: pa.DataType, shape: tuple[int, ...]) -> None:
     ],
 )
 def test_nulls_at_any_level_are_counted(column: pa.Array) -> None:
-    with pytest.raises(DataError, match=r"column 'age' holds 2 null\(s\).*fillna.*dropna"):
+    with raises("null-values", match="'age'"):
         to_numpy(column, "age")
 
 
@@ -181,7 +182,7 @@ def test_nulls_at_any_level_are_counted(column: pa.Array) -> None:
     ],
 )
 def test_ragged_rows_are_refused_with_two_lengths(column: pa.Array) -> None:
-    with pytest.raises(DataError, match=r"column 'tags' holds rows of different lengths: 2 and 3.*Pad"):
+    with raises("ragged-rows", match="'tags'"):
         to_numpy(column, "tags")
 
 
@@ -196,7 +197,7 @@ def test_ragged_rows_are_refused_with_two_lengths(column: pa.Array) -> None:
     ],
 )
 def test_other_types_are_refused(column: pa.Array) -> None:
-    with pytest.raises(DataError, match=r"column 'x' is of type (struct|map|duration|dictionary).*no model can be fed"):
+    with raises("bad-column-type", match="'x'"):
         to_numpy(column, "x")
 
 
@@ -237,15 +238,15 @@ def test_arrays_that_are_not_contiguous() -> None:
 def test_what_is_no_column_is_refused() -> None:
     with pytest.raises(DataError, match="no dimensions"):
         to_arrow(np.array(1.0))
-    with pytest.raises(DataError, match=r"Arrow has no type for arrays of complex64.*astype"):
+    with raises("column-without-arrow-type"):
         to_arrow(np.zeros(2, np.complex64))
-    with pytest.raises(DataError, match="must hold str only; got int64"):
+    with raises("mixed-objects"):
         to_arrow(np.array([1, 2], object))
-    with pytest.raises(DataError, match="must hold str only; got binary"):
+    with raises("mixed-objects"):
         to_arrow(np.array([b"a"], object))
-    with pytest.raises(DataError, match="must hold str only"):
+    with raises("mixed-objects"):
         to_arrow(np.array(["a", 1], object))
-    with pytest.raises(DataError, match="at most 2147483647 values"):
+    with raises("array-too-large"):
         to_arrow(np.broadcast_to(np.float32(0), (1 << 16, 1 << 16)))
 
 
@@ -310,11 +311,11 @@ def test_vectors_dense_and_sparse_are_rows() -> None:
 
 
 def test_vectors_that_make_no_batch_are_named() -> None:
-    with pytest.raises(DataError, match="column 'v' holds rows of different lengths: 3 and 4"):
+    with raises("ragged-rows", match="'v'"):
         to_numpy(vectors([(0, 3, [0], [1.0]), (0, 4, [0], [1.0])]), "v")
-    with pytest.raises(DataError, match="column 'v' holds rows of different lengths: 3 and 2"):
+    with raises("ragged-rows", match="'v'"):
         to_numpy(vectors([(0, 3, [0], [1.0]), (1, None, None, [1.0, 2.0])]), "v")
-    with pytest.raises(DataError, match=r"column 'v' holds 1 null\(s\)"):
+    with raises("null-values", match="'v'"):
         to_numpy(vectors([(0, 3, [0], [1.0]), None]), "v")
 
 
@@ -352,10 +353,10 @@ def test_maps_that_make_no_dict_are_named(rows: Any, message: str) -> None:
 
 
 def test_keys_that_are_no_strings_are_refused() -> None:
-    with pytest.raises(DataError, match="column 'm' is a map with keys of type int32. Cast its keys to strings"):
+    with raises("map-keys", match="'m'"):
         to_arrays(pa.array([[(1, 2)]], pa.map_(pa.int32(), pa.int32())), "m")
 
 
 def test_null_struct_is_named_by_its_fields() -> None:
-    with pytest.raises(DataError, match=r"column 's.a' holds 1 null\(s\)"):
+    with raises("null-values"):
         to_arrays(pa.array([{"a": 1}, None]), "s")

@@ -17,6 +17,7 @@ import pytest
 import orca.rows.spool as spool_module
 from orca.errors import ArgumentError, DataError, OrcaError
 from orca.rows.spool import Spool, SpoolWriter, spool_folder
+from raised import raises
 
 KINDS = ["bool", "int8", "uint8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex128"]
 
@@ -213,7 +214,7 @@ def test_rows_of_several_texts_must_be_alike(tmp_path: Path, second: list, messa
 
 
 def test_rows_of_no_texts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"column 0 is text of shape \(0,\) per row: it holds nothing. Leave it out"):
+    with raises("empty-texts"):
         written(tmp_path, [[np.empty((3, 0), object)]])
 
 
@@ -225,7 +226,7 @@ def test_nothing_is_left_after_close(tmp_path: Path) -> None:
     spool.close()
     assert list(tmp_path.iterdir()) == []
     assert open_files() <= before
-    with pytest.raises(ArgumentError, match="spool is closed"):
+    with raises("spool-closed"):
         spool.take(np.arange(2))
 
 
@@ -233,7 +234,7 @@ def test_nothing_is_left_when_the_spool_is_not_finished(tmp_path: Path) -> None:
     before = open_files()
     with SpoolWriter(tmp_path, 10) as writer:
         writer.append([np.ones(100)])
-    with pytest.raises(ArgumentError, match="writer is closed"):
+    with raises("spool-closed"):
         writer.finish()
     gc.collect()
     assert list(tmp_path.iterdir()) == []
@@ -248,7 +249,7 @@ def test_row_numbers_outside_are_refused(tmp_path: Path, index: list) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "missing"
-    with pytest.raises(OrcaError, match=r"worker's rows to .*missing on .* after 0 bytes.* TMPDIR"):
+    with raises("no-room-for-rows"):
         written(folder, [[np.ones(3)]])
 
 

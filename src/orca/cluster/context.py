@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
 from orca.cluster.words import checked_cores
 from orca.core.arguments import refuse_unknown
+from orca.core.network import PREFIX, adopt
 from orca.core.units import java_size, positive
 from orca.errors import ArgumentError, near
 
@@ -110,6 +111,7 @@ def init_orca_context(
         raise ArgumentError(
             f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, _ray.RUNTIMES)}", code="unknown-runtime"
         )
+    _own_settings(kwargs)
     memory, num_nodes = java_size(memory, "memory"), positive("num_nodes", num_nodes)
     with _lock:
         if runtime == "ray":
@@ -117,11 +119,22 @@ def init_orca_context(
         return _init_spark(cluster_mode, cores, memory, num_nodes, init_ray_on_spark, kwargs)
 
 
+def _own_settings(kwargs: dict[str, Any]) -> None:
+    """Take Orca's own settings out of conf: they are for the runs of this program, whatever the cluster."""
+    conf = kwargs.get("conf")
+    if isinstance(conf, Mapping) and any(str(name).startswith(PREFIX) for name in conf):
+        adopt({name: value for name, value in _spark.spark_values(conf).items() if name.startswith(PREFIX)})
+        rest = {name: value for name, value in conf.items() if not str(name).startswith(PREFIX)}
+        kwargs.pop("conf")
+        kwargs.update({"conf": rest} if rest else {})
+
+
 def stop_orca_context() -> None:
     """Stop the cluster that init_orca_context started; more than once is fine.
 
     A session or a Ray that it only reused stays up: others may work on it. Stop such a one in the way it was started.
     """
+    adopt({})
     with _lock:
         _ray.end()
         # A program that stopped our session may have made its own since, in our JVM or on our daemons: they stay then.
@@ -164,6 +177,12 @@ def _init_spark(
     known += [option.name for option in fields(_spark.SessionOptions)]
     refuse_unknown(kwargs, known, "init_orca_context()")
     options = _spark.SessionOptions(**{name: value for name, value in kwargs.items() if value is not None})
+    if options.container_image and not mode.startswith("k8s"):
+        raise ArgumentError(
+            f"container_image= is for Kubernetes, and cluster_mode is {mode!r}, where no worker would run in it. Leave "
+            "it out; on YARN, settings choose containers (spark.executorEnv.YARN_CONTAINER_RUNTIME_TYPE, ...).",
+            code="container-image-unused",
+        )
     width = checked_cores(cores, star=mode == "local")
     active = _spark.active_session()
     if active is not None:

@@ -30,7 +30,7 @@ import uuid
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
@@ -39,6 +39,7 @@ from orca.cluster import archive
 from orca.cluster.archive import Entry
 from orca.cluster.news import human, telling
 from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.storage.files import filesystem, name_of
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ _PRIVATE = re.compile(
     r"|(^|/)\.(aws|azure|config|docker|git|gnupg|kube|ssh)/"
     r"|^conda-meta/"
 )
+_PACKED = re.compile(r"((environment|spark|modules)-)?[0-9a-f]{16,64}\.(tar\.gz|zip)")
 _HIDDEN = re.compile(r"(^|/)(\..*|__pycache__|node_modules)(/|$)")
 _FINDER = re.compile(r"\s*import\s+(__editable___\w+)")
 
@@ -156,6 +158,44 @@ def cache_folder(cache: Path | None = None) -> Path:
             code="foreign-cache-folder",
         )
     return folder
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A file that was packed for a cluster: an environment, modules, or the jars of Spark.
+
+    Attributes:
+        path: Its path.
+        size: Bytes.
+        age: Seconds since it was written or used.
+    """
+
+    path: str
+    size: int
+    age: float
+
+    def remove(self) -> None:
+        """Remove it."""
+        fs, place = filesystem(self.path)
+        fs.rm_file(place)
+        if fs.exists(mark := f"{place}.sha256"):
+            fs.rm_file(mark)
+
+
+def packed(cluster: str | None = None) -> list[Packed]:
+    """Return all packed files of this user in the cache here, or in a folder of the cluster; the oldest first.
+
+    Args:
+        cluster: The folder on the cluster's file system; None is the cache.
+    """
+    folder = cluster or str(cache_folder())
+    fs, place = filesystem(folder)
+    files = []
+    for entry in fs.ls(place, detail=True) if fs.isdir(place) else ():
+        name = name_of(entry["name"])
+        if _PACKED.fullmatch(name):
+            files.append(Packed(f"{folder.rstrip('/')}/{name}", int(entry["size"]), time.time() - entry["mtime"]))
+    return sorted(files, key=lambda file: -file.age)
 
 
 # Files of the cache: each has its digest beside it

@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import re
-import secrets
 import shutil
 import socket
 import sys
@@ -37,9 +36,11 @@ import psutil
 from orca.cluster import guard
 from orca.cluster import spark as _spark
 from orca.cluster.news import knock, wait_until
+from orca.cluster.ray_access import DEFAULTS, about_token, on_loopback, prepare, secret_variables
 from orca.cluster.spark import SessionOptions, set_entries
 from orca.cluster.words import checked_cores
 from orca.core.arguments import refuse_unknown
+from orca.core.network import resolved
 from orca.core.reuse import SINGLE_USE
 from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near, recorded_in
@@ -65,15 +66,6 @@ STORE_SHARE = 0.3  # of an executor's memory, for Ray's object store beside it
 UP = "Ray runtime started"  # the head node's words
 NO_DASHBOARD = {"include-dashboard": "false"}
 LEAST_STORE = 100 << 20  # bytes; Ray refuses less than 75 MB
-# Variables that all processes of Ray read; those that the user has set stay.
-DEFAULTS = {
-    # Under `uv run` Ray would upload the whole working folder to itself and build an environment from it.
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SCHEDULER_EVENTS": "0",  # messages of its autoscaler on the driver's standard output
-    # Ray announces with a warning that it will stop hiding GPUs from tasks without one: take the new way now.
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
 
 
 class OrcaRayContext:
@@ -249,11 +241,12 @@ class RayAlone:
         local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
         ours = local if self.starts else {"address": self.address}
         try:
-            connection = ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
+            with on_loopback() if self.starts else contextlib.nullcontext():
+                connection = ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
         except Exception as error:
             ray.shutdown()
             where = "start Ray on this machine" if self.starts else f"join Ray at {self.address!r}"
-            hint = f". {_about_token()}" if not self.starts and isinstance(error, ConnectionError) else ""
+            hint = f". {about_token()}" if not self.starts and isinstance(error, ConnectionError) else ""
             raise OrcaError(
                 f"could not {where}: {type(error).__name__}: {error}{hint}", code="ray-not-started"
             ) from error
@@ -308,9 +301,9 @@ class RayOnSpark:
             self._life.close()
 
     def _set_up(self, ray: Any) -> Any:
-        context, share, secret = self.session.sparkContext, self.share, _secret()
+        context, share, secret = self.session.sparkContext, self.share, secret_variables()
         conf = context.getConf()
-        host = socket.gethostbyname(str(conf.get("spark.driver.host")))
+        host = resolved(str(conf.get("spark.driver.host")))
         port, client = _free_ports(host, 2)
         params = {name.lstrip("-").replace("_", "-"): value for name, value in (share.extra_params or {}).items()}
         # Paths of sockets must be short.
@@ -321,7 +314,7 @@ class RayOnSpark:
         set_entries(context.environment, variables, self._life)
         head = {"head": None, "node-ip-address": host, "port": port, "ray-client-server-port": client, "num-cpus": 0}
         head |= {"num-gpus": 0, "object-store-memory": HEAD_STORE, "temp-dir": folder}
-        head |= {"include-dashboard": "true", "dashboard-host": "0.0.0.0"} if share.include_webui else NO_DASHBOARD
+        head |= {"include-dashboard": "true", "dashboard-host": "127.0.0.1"} if share.include_webui else NO_DASHBOARD
         if share.system_config:
             head["system-config"] = json.dumps(dict(share.system_config))
         self._start_head(_command({**head, **params}), {**os.environ, **variables}, folder)
@@ -605,35 +598,7 @@ def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int
     return nodes, cpus, hold
 
 
-def prepare(starts: bool) -> None:
-    """Set the variables that Ray reads when it is imported; those that the user has set stay."""
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    own = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if starts and not own and "ray" not in sys.modules:
-        # Kept until the process ends: Ray reads the token once.
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
 # On Spark
-
-
-def _secret() -> dict[str, str]:
-    """Return the variables by which Ray's nodes prove that they belong together; none where the user wants none."""
-    if os.environ.get("RAY_AUTH_MODE", "token") != "token":
-        return {}
-    token, path = os.environ.get("RAY_AUTH_TOKEN"), os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if token is None and path is not None:
-        token = Path(path).read_text().strip()
-    if token is None:
-        token = secrets.token_hex(32)
-        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", token
-        # The program imported ray first, which has read the mode: there is no public way to let it look again.
-        raylet: Any = importlib.import_module("ray._raylet")
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
-        raylet.Config.initialize("")
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def _command(options: Mapping[str, Any]) -> list[str]:
@@ -646,7 +611,8 @@ def _command(options: Mapping[str, Any]) -> list[str]:
 
 def _free_ports(host: str, count: int) -> list[int]:
     with ExitStack() as doors:
-        sockets = [doors.enter_context(socket.create_server((host, 0))) for _ in range(count)]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sockets = [doors.enter_context(socket.create_server((host, 0), family=family)) for _ in range(count)]
         return [door.getsockname()[1] for door in sockets]
 
 
@@ -682,16 +648,6 @@ def _knock(address: str | None) -> None:
         raise OrcaError(
             f"could not reach Ray at {address!r}: {refusals[0]}. Is it running there?", code="ray-unreachable"
         )
-
-
-def _about_token() -> str:
-    """Return what may be wrong with the token that a Ray asks for: its ConnectionError does not say that it does."""
-    if os.environ.get("RAY_AUTH_MODE") == "token":
-        return "RAY_AUTH_MODE=token is set: check that the token is the one of that Ray."
-    return (
-        "If it was started with RAY_AUTH_MODE=token, set RAY_AUTH_MODE=token before this program starts, and its token "
-        "in RAY_AUTH_TOKEN, in a file named by RAY_AUTH_TOKEN_PATH, or in ~/.ray/auth_token."
-    )
 
 
 def _address_info(ray: Any, connection: Any) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class SessionOptions:
     extra_params: Mapping[str, Any] | None = None
     num_ray_nodes: int | None = None
     ray_node_cpu_cores: int | None = None
-    include_webui: bool = False  # it listens on all interfaces: asked for, never by default
+    include_webui: bool = False
     system_config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -130,6 +130,12 @@ class SessionOptions:
                 code="unknown-log-level",
             )
         check_seconds(self.start_timeout, "start_timeout", no_limit=None)
+        if self.enable_numa_binding:
+            raise ArgumentError(
+                "enable_numa_binding=True is not supported: workers are not bound to nodes of memory. Leave it out, "
+                "and start Spark's workers, or this program, with `numactl --cpunodebind=0 --membind=0`.",
+                code="numa-binding-unsupported",
+            )
 
 
 @dataclass(frozen=True)
@@ -474,14 +480,14 @@ def set_environment(env: Mapping[str, str], life: ExitStack) -> None:
     set_entries(os.environ, env, life)
 
 
-def set_entries(where: MutableMapping[str, str], entries: Mapping[str, str], life: ExitStack) -> None:
+def set_entries(where: MutableMapping[str, Any], entries: Mapping[str, Any], life: ExitStack) -> None:
     """Set entries of a mapping until `life` ends, and then put back the old values."""
     for key, value in entries.items():
         life.callback(_put_back, where, key, where.get(key))
         where[key] = value
 
 
-def _put_back(where: MutableMapping[str, str], key: str, value: str | None) -> None:
+def _put_back(where: MutableMapping[str, Any], key: str, value: Any) -> None:
     if value is None:
         where.pop(key, None)
     else:

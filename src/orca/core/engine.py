@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +17,11 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from orca.core import network
 from orca.core.processor import protect_from_amx
 from orca.core.resources import NO_LIMIT, Grant, cpus_of
 from orca.core.source import Open, Rows, Shards
+from orca.core.tls import Certificate, encrypted
 from orca.core.units import check_seconds, not_negative
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError, OrcaError, WorkerFailed
@@ -116,6 +118,9 @@ class Envelope:
     path: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
     verbosity: str = "info"
+    network: tuple[tuple[str, str], ...] = ()
+    certificate: Certificate | None = None  # of the run, if its connections are encrypted
+    owners: tuple[int, ...] = ()  # of the folders of the path
 
 
 class ReportedFailure(OrcaError):
@@ -130,18 +135,32 @@ def dispatch(
     try:
         if protection := protect_from_amx():  # local ranks have this process's environment
             logger.warning("%s", protection)
-        work = seal(job, shards.open)
+        work, place = seal(job, shards.open), network.endpoint("hub", host)
+        certificate = Certificate.new() if network.wants_tls() else None
+        with suppress(ImportError), encrypted(certificate):  # a driver without torch leaves the check to the ranks
+            pass
         with (
             Progress(settings.progress, settings.bar) as progress,
             Echo(progress) as echo,
             Hub(
-                workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line, on_epoch=echo.epoch
+                workers,
+                place.host,
+                stall=settings.stall_timeout,
+                on_beat=echo.beat,
+                on_log=echo.line,
+                on_epoch=echo.epoch,
+                bind=place.bind if place.bind != place.host else "",
+                ports=place.ports,
             ) as hub,
             waiting(hub, settings.start_timeout, room),
             stopping_on_signals(hub),
         ):
             environment = tuple(hdfs.environment().items())
-            yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment, verbosity.verbosity()), hub
+            sent = tuple(network.settings().items())
+            path = tuple(sys.path)
+            words = verbosity.verbosity()
+            owners = owners_of(path)
+            yield Envelope(work, hub.ticket, settings, path, environment, words, sent, certificate, owners), hub
     except WorkerFailed as failure:
         raise failure from None
     except OSError as error:
@@ -192,9 +211,10 @@ def run_rank(
         ReportedFailure: The rank failed, and its driver knows why.
         Exception: It failed, and cannot reach its driver.
     """
-    extend_path(envelope.path)
+    extend_path(envelope.path, envelope.owners)
     verbosity.adopt(envelope.verbosity)
     hdfs.adopt(dict(envelope.environment))
+    network.adopt(dict(envelope.network))
     protection = preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
@@ -204,6 +224,7 @@ def run_rank(
             link.reporting_crashes(),
             link.leaving_in_order(),
             speaking(link, settings.log_level, settings.log_to_driver),
+            encrypted(envelope.certificate),
         ):
             if protection:
                 logger.info("%s", protection)
@@ -308,18 +329,23 @@ def seal(job: Job, open_rows: Open) -> bytes:
     return dumps((job, open_rows), "the job")
 
 
-def extend_path(entries: Iterable[str]) -> None:
+def extend_path(entries: Iterable[str], owners: Collection[int]) -> None:
     """Let this worker import the driver's modules, where it has the same folders.
 
     Others may have put modules into a folder that is theirs here, or that everybody may write to, like /tmp.
+
+    Args:
+        entries: The driver's sys.path.
+        owners: The users whose folders the driver imports from.
     """
     for entry in entries:
-        if entry and entry not in sys.path and os.path.isdir(entry) and _is_trusted(entry):
-            sys.path.append(entry)
+        if entry and entry not in sys.path and os.path.isdir(entry):
+            status = os.stat(entry)
+            own = sys.platform == "win32" or status.st_uid in (os.geteuid(), 0, *owners)
+            if own and not status.st_mode & stat.S_IWOTH:
+                sys.path.append(entry)
 
 
-def _is_trusted(folder: str) -> bool:
-    """Return whether only this user and the system's administrator may write to a folder, or their group."""
-    status = os.stat(folder)
-    own = sys.platform == "win32" or status.st_uid in (os.geteuid(), 0)
-    return own and not status.st_mode & stat.S_IWOTH
+def owners_of(entries: Iterable[str]) -> tuple[int, ...]:
+    """Return the users to whom folders of this process' sys.path belong."""
+    return tuple(sorted({os.stat(entry).st_uid for entry in entries if os.path.isdir(entry)}))

@@ -22,7 +22,7 @@ from orca.errors import OrcaError
 from orca.monitor import handshake
 from orca.monitor.handshake import BACKLOG, Reception, Unproven, key_of
 from orca.monitor.link import Parted
-from orca.monitor.protocol import Malformed, close_in_children, keep_alive
+from orca.monitor.protocol import Malformed, close_in_children, keep_alive, listen
 
 DONE, TIMED_OUT = range(2)  # statuses of answers
 FRAME_LIMIT = 64 << 20  # bytes of a frame
@@ -58,16 +58,15 @@ class Rendezvous:
     """The values that ranks share, and the thread that answers the ranks; rank 0 has it.
 
     Args:
-        host: The address of the one interface to listen on.
+        host: The address to listen on.
         secret: The secret of the run.
         size: How many ranks there are.
+        ports: The ports to try; port 0 lets the system pick.
     """
 
-    def __init__(self, host: str, secret: str, size: int) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._server = socket.create_server((host, 0), family=family, backlog=size + BACKLOG)
+    def __init__(self, host: str, secret: str, size: int, ports: range = range(1)) -> None:
+        self._server = listen(host, ports, any_interface=True, backlog=size + BACKLOG)
         self.port: int = self._server.getsockname()[1]
-        close_in_children(self._server)
         self._key, self._size = key_of(secret, _PURPOSE), size
         self._loop = asyncio.SelectorEventLoop()
         self._closing = self._loop.create_future()

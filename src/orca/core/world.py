@@ -7,8 +7,6 @@ group carry everything. A world of size 1 is an ordinary world.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +18,7 @@ import numpy as np
 import psutil
 
 from orca.core.items import decode, encode
+from orca.core.network import choose_interface, endpoint
 from orca.core.rendezvous import Client, Rendezvous
 from orca.core.resources import Grant, Inventory, assigned_gpus
 from orca.core.store import run_store
@@ -134,15 +133,18 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
     """
     dist = _dist()
     with ExitStack() as stack:
-        rendezvous = None if peer.rank else Rendezvous(peer.host, peer.secret, peer.size)
+        place = endpoint("rendezvous", peer.host)
+        rendezvous = None if peer.rank else Rendezvous(place.bind, peer.secret, peer.size, place.ports)
         if rendezvous is not None:
             stack.callback(rendezvous.close)
         meeting = Meeting(peer.size, peer.rank, peer.secret)
         with _waiting(heartbeat):
-            cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, rendezvous, meeting)))]
+            cards = [
+                json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, place.host, rendezvous, meeting)))
+            ]
         _check_versions(cards)
         resources = [Inventory(**card["resources"]) for card in cards]
-        os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
+        choose_interface(peer.host)
         patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
         client = Client(cards[0]["host"], cards[0]["port"], peer.secret, peer.rank, patience.total_seconds())
         stack.callback(client.close)
@@ -264,11 +266,11 @@ def _sums_by_gloo(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return totals
 
 
-def _card(peer: Peer, rendezvous: Rendezvous | None, meeting: Meeting) -> dict[str, Any]:
+def _card(peer: Peer, host: str, rendezvous: Rendezvous | None, meeting: Meeting) -> dict[str, Any]:
     import torch
 
     return {
-        "host": peer.host,
+        "host": host,
         "port": rendezvous.port if rendezvous else 0,
         "meeting": meeting.name,
         "resources": asdict(Inventory.of(peer.host, peer.grant)),
@@ -287,15 +289,3 @@ def _check_versions(cards: list[dict[str, Any]]) -> None:
                     f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment.",
                     code="versions-differ",
                 )
-
-
-def _interface(host: str) -> str:
-    """Return the name of the network interface that has this address: gloo would guess by the host name."""
-    loopback = host.startswith("127.")
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(a.address == host or (loopback and a.address == "127.0.0.1") for a in addresses):
-            return name
-    raise OrcaError(
-        f"no network interface of {socket.gethostname()} has the address {host}. Check the cluster's DNS.",
-        code="no-network-interface",
-    )

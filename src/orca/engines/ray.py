@@ -38,6 +38,7 @@ from orca.core.engine import (
     dispatch,
     dumps,
     extend_path,
+    owners_of,
     preload,
     run_rank,
     threads_asked_for,
@@ -118,7 +119,7 @@ class RayEngine:
             work = ray.put(dumps(task, "the task"))
             ranks = [Rank(number, seats[number % len(seats)]) for number in range(len(pieces))]
             refs = [
-                _apply.options(**rank.seat.options).remote(path, work, dumps(piece, "the data"))
+                _apply.options(**rank.seat.options).remote(path, owners_of(path), work, dumps(piece, "the data"))
                 for rank, piece in zip(ranks, pieces, strict=True)
             ]
             return [cloudpickle.loads(result) for result in _gathered(refs, ranks)]
@@ -248,8 +249,8 @@ def _spill_folders() -> list[str]:
 
 
 @ray.remote
-def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
-    extend_path(path)
+def _apply(path: tuple[str, ...], owners: tuple[int, ...], work: bytes, piece: bytes) -> Outcome:
+    extend_path(path, owners)
     return Outcome.of(lambda: dumps(cloudpickle.loads(work)(cloudpickle.loads(piece)), "the result"))
 
 

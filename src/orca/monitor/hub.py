@@ -73,6 +73,8 @@ class Hub:
         on_beat: Called with each beat.
         on_log: Called with each line a rank prints or logs, and its rank; in order for each rank.
         on_epoch: Called with the results of each epoch, and the rank that sent them.
+        bind: The address to listen on, if ranks reach it at another; it may mean every interface.
+        ports: The ports to try; port 0 lets the system pick.
 
     Example:
         >>> from orca.monitor.link import Link
@@ -90,6 +92,8 @@ class Hub:
         on_beat: Callable[[Beat], None] | None = None,
         on_log: Callable[[int, Log], None] | None = None,
         on_epoch: Callable[[int, EpochEnd], None] | None = None,
+        bind: str = "",
+        ports: range = range(1),
     ) -> None:
         if size < 1:
             raise ArgumentError(
@@ -97,6 +101,7 @@ class Hub:
             )
         self.size, self.host, self.stall = size, host, stall
         self.on_beat, self.on_log, self.on_epoch = on_beat, on_log, on_epoch
+        self._bind, self._ports = bind, ports
         self.failed = threading.Event()
         self.stop_refused = threading.Event()  # ranks cannot stop in order
         self._primary: Failure | None = None
@@ -116,9 +121,9 @@ class Hub:
         self._last_progress = 0.0
 
     def __enter__(self) -> Hub:
-        self._door = protocol.listen(self.host)
+        self._door = protocol.listen(self._bind or self.host, self._ports, any_interface=bool(self._bind))
         host, port, *_ = self._door.getsockname()
-        self._ticket = Ticket(host, port, secrets.token_hex(32), self.size)
+        self._ticket = Ticket(self.host if self._bind else host, port, secrets.token_hex(32), self.size)
         self._loop = asyncio.SelectorEventLoop()
         self._closing = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="orca-hub", daemon=True)

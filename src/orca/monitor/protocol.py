@@ -199,20 +199,34 @@ class Connection(asyncio.Protocol):
         return self.sock.fileno()
 
 
-def listen(host: str) -> socket.socket:
-    """Return a socket that listens on one interface, at a port the system picks."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        if host in ("", "*") or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
-            raise OSError("it means every interface")
-        door = socket.create_server(cast(Any, address), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ArgumentError(
-            f"the driver cannot listen on {host!r}: {error}. Pass the address of an interface of the driver's machine.",
-            code="driver-cannot-listen",
-        ) from None
-    close_in_children(door)
-    return door
+def listen(host: str, ports: range = range(1), any_interface: bool = False, backlog: int = BACKLOG) -> socket.socket:
+    """Return a socket that listens on one interface, at the first of these ports that is free.
+
+    Args:
+        host: The address of the interface.
+        ports: Port 0 lets the system pick.
+        any_interface: Whether the address may mean every interface.
+        backlog: Connections that the system queues.
+    """
+    refusal: OSError | None = None
+    for port in ports:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            every = host in ("", "*") or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified
+            if every and not any_interface:
+                raise OSError("it means every interface")
+            door = socket.create_server(cast(Any, address), family=family, backlog=backlog)
+        except OSError as error:
+            refusal = error
+            continue
+        close_in_children(door)
+        return door
+    where = f" at the ports {ports[0]} to {ports[-1]}" if ports[-1] else ""
+    raise ArgumentError(
+        f"{socket.gethostname()} cannot listen on {host!r}{where}: {refusal}. Pass the address of one interface of it, "
+        "and ports that are free (orca.hub.bind, orca.hub.port, orca.rendezvous.bind, orca.rendezvous.port).",
+        code="cannot-listen",
+    )
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orca.monitor.hub import Hub
 
 NOT_STOPPABLE, FINISHING = 0, -1  # what a rank names instead of a step: it has nothing to save; its steps are done
-INTERRUPT_WITHIN = 20.0  # seconds for ranks to stop after a Ctrl-C
+INTERRUPT_WITHIN = 10.0  # seconds for ranks to stop after a Ctrl-C
 TERMINATED = 128 + signal.SIGTERM  # the exit status of a program that was asked to end
 
 
@@ -99,6 +99,11 @@ class StopPoint:
                 return False
             self._changed.wait_for(lambda: self.order is not None)
             return self.is_reached
+
+    @property
+    def outlived(self) -> StopOrder | None:
+        """The order, if there is one, of a fit that has ended by itself."""
+        return None if self.order is None else replace(self.order, step=FINISHING)
 
     @property
     def is_reached(self) -> bool:

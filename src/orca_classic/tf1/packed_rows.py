@@ -21,7 +21,7 @@ from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Batch, DataSpec, Extent, Items, Shards
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import cut_rows, flatten, map_tree, unflatten
-from orca_classic.tf1.graph.nodes import constant
+from orca_classic.tf1.graph.nodes import constant, op_of
 
 _BLOCK = 512  # rows that are read at a time
 
@@ -232,7 +232,7 @@ def _with_fixed_order(graph: Any) -> Any:
     for node in list(graph.node):
         if not node.op.startswith("Shuffle"):
             continue
-        seeds = [nodes[name] for name in node.input[2:4]]
+        seeds = [nodes[name] for name in map(op_of, node.input[2:4]) if name in nodes]
         if all(seed.op == "Const" and not tf.make_ndarray(seed.attr["value"].tensor).any() for seed in seeds):
             seed = constant(f"{node.name}/seed", np.array(generator.integers(1, 2**62)))
             graph.node.append(seed)

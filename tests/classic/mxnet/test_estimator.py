@@ -36,6 +36,13 @@ def test_config_has_the_entries_that_were_given() -> None:
 
 
 @needed
+def test_losses_are_shown_at_the_interval_of_the_config(capfd: pytest.CaptureFixture[str]) -> None:
+    made(config=create_config(log_interval=2), num_workers=2).fit((X, Y), 1, 16)
+    shown = "".join(capfd.readouterr())
+    assert "epoch 1, step 2: loss " in shown and "epoch 1, step 1: loss" not in shown
+
+
+@needed
 def test_verbs_answer_in_the_kind_of_the_data(tmp_path: Path) -> None:
     import mxnet as mx
     import pandas as pd

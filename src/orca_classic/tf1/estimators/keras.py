@@ -7,7 +7,6 @@ eagerly, is trained by KerasEstimator; the trained weights are then given to the
 from __future__ import annotations
 
 import importlib
-import re
 from typing import Any
 
 import numpy as np
@@ -219,12 +218,13 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
 
 
 def _compiled_metrics(model: Any) -> dict[str, Any]:
-    """Return the metrics that a model was compiled with, as means in its graph, under Keras' names; not shortened."""
+    """Return the metrics that a model was compiled with, as means in its graph, by the names they were given."""
     metrics: dict[str, Any] = {}
-    words = str(model._compile_metrics)
     for place, own in enumerate(model._per_output_metrics):
-        for short, metric in own.items():
-            name = re.sub("acc$", "accuracy", short) if "'accuracy'" in words and "'acc'" not in words else short
+        words = _words(model, place)
+        for at, (name, metric) in enumerate(own.items()):
+            if len(words) == len(own) and isinstance(words[at], str):  # Keras has other names in graph mode
+                name = f"{model.output_names[place]}_{words[at]}" if len(model.outputs) > 1 else words[at]
             if not hasattr(metric, "_fn"):
                 raise ArgumentError(
                     f"the metric {name!r} counts in variables of its own, which graph mode does not add up over "
@@ -239,6 +239,16 @@ def _compiled_metrics(model: Any) -> dict[str, Any]:
                 weights = tf.cast(mask, tf.float32)
                 metrics[name] = tf.reduce_sum(values * weights) / tf.reduce_sum(weights)
     return metrics
+
+
+def _words(model: Any, place: int) -> list[Any]:
+    """Return the metrics of an output as they were given to compile."""
+    given = model._compile_metrics
+    if isinstance(given, dict):
+        return listed(given.get(model.output_names[place]))
+    if any(isinstance(each, list | tuple) for each in listed(given)):
+        return listed(given[place])
+    return listed(given)
 
 
 def refuse_feeding(feed_dict: Any) -> None:

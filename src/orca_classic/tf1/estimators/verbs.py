@@ -62,8 +62,9 @@ class GraphVerbs:
         """Train, beginning with the values that the user's variables have now, and leave the trained ones there.
 
         Args:
-            data: XShards of {"x", "y"}, a Spark DataFrame, an unbatched tf.data.Dataset of (features, labels), a
-                TFDataset, or arrays `(x, y)`.
+            data: XShards of {"x", "y"}, a Spark DataFrame, an unbatched tf.data.Dataset of (features, labels) or of
+                the inputs and labels in their order, a TFDataset, or arrays `(x, y)`. A tf.data.Dataset without end
+                is read step by step, and needs max_steps.
             epochs: How many times to see every row.
             batch_size: Rows of one step over all workers: any number.
             feature_cols: Columns for the inputs, in their order.

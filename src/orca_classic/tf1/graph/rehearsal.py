@@ -19,7 +19,7 @@ import numpy as np
 
 from orca.core.source import Batch
 from orca.core.world import World
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, DataError
 from orca.rows.tree import cut_rows, flatten, map_tree, unflatten
 from orca_classic.tf1.graph.draws import with_fixed_draws
 from orca_classic.tf1.graph.program import GraphProgram, tf
@@ -39,11 +39,18 @@ def rehearse(learner: GraphLearner, batch: Batch) -> bool:
 
     Raises:
         ArgumentError: Several ranks would train otherwise than one does.
+        DataError: The graph cannot compute these rows.
     """
     rows = _rows_of_ranks(learner, batch)
     found: Any = None
     if not learner.world.rank and rows is not None:
-        found = _difference(learner, *rows)
+        try:
+            found = _difference(learner, *rows)
+        except DataError as error:
+            raise DataError(
+                f"{error}\nThis was a trial with a few rows, before the fit. A graph for a fixed number of rows needs "
+                'loss_reduction="mean" (or "sum") in from_graph, which leaves the trial out.'
+            ) from None
     verdict = learner.world.broadcast(found)
     if verdict:
         names = ", ".join(repr(part.name) for part in learner.program.loss)
@@ -85,7 +92,7 @@ def _rows_of_ranks(learner: GraphLearner, batch: Batch) -> tuple[Any, Any] | Non
 def _difference(learner: GraphLearner, x: Any, y: Any) -> str:
     """Return how two ranks differ from one; "" if they do not."""
     rows = len(flatten(x)[0][0])
-    cut = max(1, rows // 3)
+    cut = max(2 if rows > 3 else 1, rows // 3)  # a graph may squeeze a single row away
     order = np.arange(rows)
     first, second = order[:cut], np.concatenate([order[cut:], order[: max(1, cut // 2)]])  # with a row of the other
     if len(first) == len(second):
@@ -129,7 +136,7 @@ def _turns(program: GraphProgram) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _Rehearsed:
     """The results of a step: loss and gradients of the mean, and what each rank wrote into variables."""
 
     loss: float
@@ -259,7 +266,7 @@ class _PairWorld:
         return sums
 
 
-def _taken(parts: Sequence[tuple[float, float, Any, Any]]) -> _Step:
+def _taken(parts: Sequence[tuple[float, float, Any, Any]]) -> _Rehearsed:
     """Return the step that ranks take with these parts of it."""
     mass = sum(part[1] for part in parts)
     names = dict.fromkeys(name for part in parts for name in part[2] if not name.endswith(ROWS_OF_SPARSE))
@@ -267,10 +274,10 @@ def _taken(parts: Sequence[tuple[float, float, Any, Any]]) -> _Step:
         name: np.sum([np.asarray(part[2][name], np.float64) for part in parts if name in part[2]], axis=0) / mass
         for name in names
     }
-    return _Step(sum(part[0] for part in parts) / mass, gradients, tuple(part[3] for part in parts))
+    return _Rehearsed(sum(part[0] for part in parts) / mass, gradients, tuple(part[3] for part in parts))
 
 
-def _compared(whole: _Step, turned: _Step, ranks: _Step) -> str:
+def _compared(whole: _Rehearsed, turned: _Rehearsed, ranks: _Rehearsed) -> str:
     """Return what differs between a step of one rank and that of several; "" where nothing does, or none can tell.
 
     Args:

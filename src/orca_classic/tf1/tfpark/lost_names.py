@@ -95,7 +95,7 @@ def put_back() -> None:
 
 
 def _put_back(tensorflow: ModuleType) -> None:
-    for module in (tensorflow, tensorflow.compat.v1):
+    for module in (tensorflow, tensorflow.compat.v1, importlib.import_module("tensorflow.compat.v1")):  # two copies
         for name, value in (("estimator", estimator), ("contrib", contrib)):
             if not hasattr(module, name):
                 setattr(module, name, value)
@@ -106,6 +106,7 @@ def make_optimizers_for_graphs() -> None:
     import tensorflow.compat.v1 as tf
     from tf_keras import optimizers
     from tf_keras.src.optimizers import optimizer as newer
+    from tf_keras.src.optimizers import optimizer_v1 as older
 
     def make(cls: type, *args: Any, **options: Any) -> Any:
         is_twin = cls.__module__.startswith("tf_keras.") and hasattr(optimizers.legacy, cls.__name__)
@@ -114,6 +115,8 @@ def make_optimizers_for_graphs() -> None:
         return getattr(optimizers.legacy, cls.__name__)(*args, **options)
 
     type.__setattr__(newer._BaseOptimizer, "__new__", make)
+    for module in (optimizers, importlib.import_module(f"{_KERAS}.optimizers")):
+        vars(module).setdefault("TFOptimizer", older.TFOptimizer)
 
 
 def _slim() -> Any:
