@@ -54,12 +54,11 @@ def saved(model: Any, folder: Path, name: str = "model") -> str:
 
 
 def predictor_of(path: str, *, batch: int = 0, batch_size: int = 4, nested: bool = False, **config: Any) -> Any:
-    """Return a restored predictor that went through a pickle, as it does on its way to a worker."""
-    predictor, state = OpenvinoSpec.of(path, batch)
-    predictor = predictor.with_options(batch_size, config, nested)
-    predictor, state = cloudpickle.loads(cloudpickle.dumps((predictor, state.for_answers())))
-    predictor.restore(state)
-    return predictor
+    """Return a predictor of a model that went through a pickle, as it does on its way to a worker."""
+    spec, state = OpenvinoSpec.of(path, batch)
+    spec = spec.with_options(batch_size, config, nested)
+    spec, state = cloudpickle.loads(cloudpickle.dumps((spec, state.for_answers())))
+    return spec.open_predictor(state)
 
 
 def images(rows: int, dtype: Any = np.float32) -> np.ndarray:
