@@ -78,7 +78,10 @@ class Estimator:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse what scikit-learn and Keras have: this class itself is never instantiated."""
         if cls.__name__ == "Estimator":
-            raise SignatureError("Estimator() makes none: call Estimator.from_torch(...) or Estimator.from_keras(...).")
+            raise SignatureError(
+                "Estimator() makes none: call Estimator.from_torch(...) or Estimator.from_keras(...).",
+                code="estimator-without-model",
+            )
         return super().__new__(cls)
 
     def __init__(
