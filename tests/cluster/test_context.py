@@ -38,7 +38,7 @@ from programs import run_program
         ({"use_gpu": True}, r"has no argument 'use_gpu': GPUs need no argument: .* CUDA_VISIBLE_DEVICES"),
         ({"conf": "spark.a=b"}, r"conf must be a dict of Spark settings; got str"),
         ({"spark_log_level": "LOUD"}, r"spark_log_level can only be one of ALL, TRACE, .*; got 'LOUD'"),
-        ({"enable_numa_binding": True}, r"enable_numa_binding=True is not supported: .* numactl"),
+        ({"enable_numa_binding": True}, r"enable_numa_binding=True is not supported: .*numactl"),
         ({"cluster_mode": "standalone", "container_image": "i"}, r"container_image= is for Kubernetes.* 'standalone'"),
         ({"runtime": "ray", "cluster_mode": "local"}, r"cluster_mode is not supported for runtime='ray'; got 'local'"),
         ({"runtime": "ray", "cores": 0}, r"cores must be a positive whole number or '\*'; got 0"),

@@ -52,6 +52,8 @@ def test_a_call_documents_each_argument(name: str) -> None:
          "Estimator.from_openvino() has no argument 'path'; it has model_path, batch_size, backend."),
         (lambda: Estimator.from_torch(epochs=2),
          "Estimator.from_torch() has no argument 'epochs': pass it to fit, evaluate or predict."),
+        (lambda: local().fit(1, metrics=["mae"]), "Estimator.fit() has no argument 'metrics': the Estimator has "),
+        (lambda: Estimator(model=1), "Estimator() makes none: call Estimator.from_torch(...)"),  # type: ignore[call-arg]
         (lambda: Estimator.from_torch(colour="red"),
          "Estimator.from_torch() has no argument 'colour'; it has model, optimizer, loss, metrics, "),
         (lambda: Estimator.from_torch(torch.nn.Linear(2, 1)),

@@ -30,6 +30,7 @@ _INSTEAD = {
     **dict.fromkeys(("x", "y", "X"), _DATA),
     **dict.fromkeys(("batch_size", "epochs", "feature_cols", "label_cols", "validation_data"), _CALL),
     **dict.fromkeys(("lr", "learning_rate"), "the optimizer has it"),
+    "metrics": "the Estimator has them: from_torch(metrics=[...]); a Keras model is compiled with them",
     "validation_split": "split the data, and pass validation_data=",
 }
 

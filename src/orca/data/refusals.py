@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from orca.cluster.spark import active_session
+from orca.cluster.tasks import wait_for_tasks
 from orca.errors import DataError, OrcaError, recorded_in
 from orca.monitor.failures import TRACE_LIMIT, reason_of, trace_of
 from orca.monitor.spark_logs import muted
@@ -21,9 +21,15 @@ def refused() -> Iterator[None]:
     Raises:
         DataError: A task raised it.
     """
+    session = active_session()
     try:
-        with muted(_spark_context()):
-            yield
+        with muted(session):
+            try:
+                yield
+            except Exception:
+                if session is not None:
+                    wait_for_tasks(session)
+                raise
     except DataError as error:
         cause = error.args[0] if error.args else None
         raise (cause if isinstance(cause, DataError) else error) from None  # Ray raises its own error around it
@@ -45,9 +51,3 @@ def failed_function(call: str, error: Exception) -> Exception:
         return error
     trace = digest(trace_of(error, TRACE_LIMIT))
     return DataError(f"{call}: the function failed: {shortened(reason_of(error))}\n\n{trace}", code="function-failed")
-
-
-def _spark_context() -> Any:
-    pyspark = sys.modules.get("pyspark")
-    kind = None if pyspark is None else vars(pyspark).get("SparkContext")  # the client of Spark Connect has none
-    return kind and kind._active_spark_context

@@ -43,6 +43,7 @@ from orca.cluster.spark import (
     slots,
     tell_modules,
 )
+from orca.cluster.tasks import wait_for_tasks
 from orca.core.engine import (
     Envelope,
     HubPeer,
@@ -66,13 +67,11 @@ from orca.monitor.failures import carried_by, carrier_of, made_by_user
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 from orca.monitor.spark_logs import muted
-from orca.monitor.verbosity import adopt, is_debug, verbosity
+from orca.monitor.verbosity import adopt, verbosity
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SMALL = 1 << 20  # bytes of all pieces that every rank gets: Spark sends larger tasks in another way as well
 _SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that failed
-_TASKS_END_WITHIN = 3.0  # seconds that the tasks of such a job have to end
-_LOGGED_WITHIN = 0.1  # seconds in which Spark has logged that a task ended
 _NOTICED_WITHIN = 210.0  # seconds in which Spark gives a silent executor up (cluster.spark.OUTLIVES_PAUSES)
 _DECOMMISSION = "spark.decommission.enabled"
 _RESULT = "rank int, part int, payload binary"
@@ -122,7 +121,7 @@ class SparkEngine:
                     with self._cancelling(hub):
                         ranks = self._collected(frame.mapInArrow(task, _RESULT, barrier=True), hub)
                 except Exception as error:
-                    self._wait_for_tasks()
+                    wait_for_tasks(self.session)
                     raise self._failure(hub.error(wait=5.0), error) from None
         return _assemble(ranks, self.workers)
 
@@ -147,15 +146,9 @@ class SparkEngine:
             try:
                 rows = self._collected(frame.mapInArrow(MapTask(work, verbosity()), _RESULT))
             except Exception as error:
-                self._wait_for_tasks()
+                wait_for_tasks(self.session)
                 raise self._failure(None, error) from None
         return _assemble(rows, len(pieces))
-
-    def _wait_for_tasks(self) -> None:
-        """Wait until the tasks of a job that failed have ended, each with words in Spark's log."""
-        if not is_connect(self.session) and not is_debug():
-            wait_until(lambda: not running(self.session), _TASKS_END_WITHIN, every=0.05)
-            time.sleep(_LOGGED_WITHIN)
 
     def _collected(self, frame: DataFrame, hub: Hub | None = None) -> list[Any]:
         """Return the rows of a frame, computed in a thread of its own.
@@ -181,7 +174,7 @@ class SparkEngine:
                     hub.abort("the driver was interrupted")
                 cancel()
                 thread.join(_SPARK_ENDS_WITHIN)
-                self._wait_for_tasks()
+                wait_for_tasks(self.session)
                 raise
         if error is not None:
             raise error

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from orca.core.arguments import checked
 from orca.core.engine import Engine, Settings
 from orca.core.learner import Learner, PredictorSpec
 from orca.core.source import Columns, DataSpec
 from orca.core.units import natural, positive
-from orca.errors import ArgumentError, NotSupported, OrcaError
+from orca.errors import ArgumentError, NotSupported, OrcaError, SignatureError
 from orca.monitor.tracebacks import cut_below, cut_between, shows_cause
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, load, preload_plugins
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
@@ -74,6 +74,12 @@ class Estimator:
 
     vectors: ClassVar[bool] = False  # whether a Spark DataFrame gets 1-D predictions as ML vectors
     refusals: ClassVar[Mapping[str, str]] = {}  # a verb of other Estimators -> why this one has none, and the remedy
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse what scikit-learn and Keras have: this class itself is never instantiated."""
+        if cls.__name__ == "Estimator":
+            raise SignatureError("Estimator() makes none: call Estimator.from_torch(...) or Estimator.from_keras(...).")
+        return super().__new__(cls)
 
     def __init__(
         self,

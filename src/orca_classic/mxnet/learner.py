@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -75,9 +76,8 @@ class MxnetSession(ArraySession):
         result = super().train_step(batch, step)
         every = int(self.learner.config.get("log_interval") or 0)
         if every and (step + 1) % every == 0 and self.world.rank == 0:
-            print(
-                f"epoch {self.epoch}, step {step + 1}: loss {result.global_loss:.6g}", flush=True
-            )  # as log_interval asks
+            sys.stdout.write(f"epoch {self.epoch}, step {step + 1}: loss {result.global_loss:.6g}\n")  # as MXNet does
+            sys.stdout.flush()
         return result
 
     @contextmanager

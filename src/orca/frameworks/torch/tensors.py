@@ -186,7 +186,8 @@ def integer_inputs(error: Exception, x: Any, columns: Sequence[str]) -> DataErro
     if len(columns) == len(leaves):
         names = [columns[place] for place in places]
         what = f"the column{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
-        remedy = f"Cast integers, for instance df.withColumn({names[0]!r}, col({names[0]!r}).cast('float'))"
+        name = names[0]
+        remedy = f"Cast integers: df[{name!r}].astype('float32') in pandas, col({name!r}).cast('float') in Spark"
     else:
         what = f"input {', '.join(str(place + 1) for place in places)} of {len(leaves)}"
         remedy = "Pass floating-point numbers, for instance x.astype('float32')"

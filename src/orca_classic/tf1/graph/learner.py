@@ -30,7 +30,7 @@ from orca_classic.tf1.graph.norms import let_ranks_meet
 from orca_classic.tf1.graph.optimizers import MethodsByPrefix
 from orca_classic.tf1.graph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf
 from orca_classic.tf1.graph.rehearsal import ROWS_OF_SPARSE, rehearse
-from orca_classic.tf1.graph.scores import Tally, TensorMetric, undivided
+from orca_classic.tf1.graph.scores import PartTally, TensorMetric, undivided
 from orca_classic.tf1.graph.terms import JOINT, ROWS, SUM
 
 
@@ -71,8 +71,8 @@ class GraphEvaluation(Evaluation):
         self.others = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
         self.heads, self.structure = _flat(program.outputs)
         self.targets, self.form = _flat(program.targets)
-        self.tallies = {m: Tally(program.metrics[m.tensor]) for m in metrics if isinstance(m, TensorMetric)}
-        self.joint_loss = [Tally(part) for part in program.loss if part.kind == JOINT]
+        self.tallies = {m: PartTally(program.metrics[m.tensor]) for m in metrics if isinstance(m, TensorMetric)}
+        self.joint_loss = [PartTally(part) for part in program.loss if part.kind == JOINT]
         self.mixing: list[str] = []  # the scalars that a batch cannot be divided for
         self.batch: Batch | None = None  # the last one
 

@@ -136,7 +136,7 @@ def _turns(program: GraphProgram) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _Rehearsed:
     """The results of a step: loss and gradients of the mean, and what each rank wrote into variables."""
 
     loss: float
@@ -266,7 +266,7 @@ class _PairWorld:
         return sums
 
 
-def _taken(parts: Sequence[tuple[float, float, Any, Any]]) -> _Step:
+def _taken(parts: Sequence[tuple[float, float, Any, Any]]) -> _Rehearsed:
     """Return the step that ranks take with these parts of it."""
     mass = sum(part[1] for part in parts)
     names = dict.fromkeys(name for part in parts for name in part[2] if not name.endswith(ROWS_OF_SPARSE))
@@ -274,10 +274,10 @@ def _taken(parts: Sequence[tuple[float, float, Any, Any]]) -> _Step:
         name: np.sum([np.asarray(part[2][name], np.float64) for part in parts if name in part[2]], axis=0) / mass
         for name in names
     }
-    return _Step(sum(part[0] for part in parts) / mass, gradients, tuple(part[3] for part in parts))
+    return _Rehearsed(sum(part[0] for part in parts) / mass, gradients, tuple(part[3] for part in parts))
 
 
-def _compared(whole: _Step, turned: _Step, ranks: _Step) -> str:
+def _compared(whole: _Rehearsed, turned: _Rehearsed, ranks: _Rehearsed) -> str:
     """Return what differs between a step of one rank and that of several; "" where nothing does, or none can tell.
 
     Args:

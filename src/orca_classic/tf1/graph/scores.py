@@ -35,7 +35,7 @@ class TensorMetric(Metric):
         return total if self.sums else total / count
 
 
-class Tally:
+class PartTally:
     """A scalar over many batches: a mean by their rows, a sum, or for a joint one the totals it is computed from.
 
     Args:
@@ -116,7 +116,7 @@ def undivided(
     """
     cut, wrong = max(2, rows // 3), []  # a graph may squeeze a single row away
     for part in parts:
-        tally = Tally(part)
+        tally = PartTally(part)
         for piece in (slice(0, cut), slice(cut, rows)):
             fetched = fetch(part.fetches, piece)
             tally.add(dict(zip(part.fetches, fetched, strict=True)), piece.stop - piece.start)

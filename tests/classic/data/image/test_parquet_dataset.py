@@ -356,7 +356,7 @@ def test_rows_that_do_not_hold_their_schema_are_named(tmp_path: Path) -> None:
         f"file://{tmp_path}/data", rows, {"x": SchemaField(FeatureType.NDARRAY, DType.FLOAT32, (2, 3))}
     )
     metadata = tmp_path / "data" / "_orca_metadata"
-    metadata.write_text(metadata.read_text().replace("3", "300", 1).replace('"x"', '"y"'))
+    metadata.write_text(metadata.read_text().replace('"x"', '"y"'))
     with pytest.raises(DataError, match="the rows do not hold the field 'y' of their schema"):
         list(ParquetIterable.of(f"file://{tmp_path}/data", None, None)())
 
@@ -369,8 +369,9 @@ def test_arrays_and_images_of_far_more_than_their_bytes_are_refused() -> None:
             decode_ndarray(content)
     pixels = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     chunk = struct.pack(">I", len(pixels)) + b"IHDR" + pixels + struct.pack(">I", zlib.crc32(b"IHDR" + pixels))
+    rows = struct.pack(">I", 4) + b"IDAT" + b"rows" + struct.pack(">I", zlib.crc32(b"IDATrows"))
     with pytest.raises(DataError, match="decompression bomb"):
-        decode_image(b"\x89PNG\r\n\x1a\n" + chunk)
+        decode_image(b"\x89PNG\r\n\x1a\n" + chunk + rows)
 
 
 def test_arrays_of_images_and_labels_are_written_by_their_older_name(tmp_path: Path) -> None:
