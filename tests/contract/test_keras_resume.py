@@ -280,6 +280,8 @@ def test_checkpoints_of_triggers_are_loaded_by_version_and_need_a_place(tmp_path
     assert run is not None and versions(run) == [15, 20]
     assert estimator().latest_checkpoint(folder) == f"{folder}/checkpoint-3"  # what the end of a fit leaves is newer
     assert estimator().load_orca_checkpoint(folder, 3)._state.steps == 3 * STEPS
+    (tmp_path / "checkpoint-3" / "weights.safetensors").unlink()  # the one before is taken
+    assert estimator(1).load_orca_checkpoint(folder)._state.steps == 20
     back = estimator(1).load_orca_checkpoint(folder, version=20)
     assert (back._state.steps, back._state.epoch, back._state.position) == (20, 2, None)
     assert len(back.fit((X, Y), 1, BATCH)["loss"]) == 1  # a fit of its own

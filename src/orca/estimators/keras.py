@@ -17,7 +17,7 @@ from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
 from orca.frameworks.keras.learner import KerasLearner
 from orca.rows.tree import listed
-from orca.storage.checkpoints import latest_checkpoint
+from orca.storage.checkpoints import first_whole, latest_checkpoint, latest_checkpoints
 from orca.storage.states import is_state, save_state
 
 _CLIPS = "the optimizer of a Keras model clips gradients itself. Give it clipnorm or clipvalue"
@@ -364,13 +364,14 @@ class KerasEstimator(TrainingEstimator):
         """
         last = f"{path.rstrip('/')}/checkpoint-{version}"
         if version is None and prefix is None:
-            newest = self.latest_checkpoint(path)
-            if newest is None:
+            newest = latest_checkpoints(path)
+            if not newest:
                 raise ArgumentError(
                     f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained.",
                     code="missing-checkpoint",
                 )
-            return self.load_checkpoint(newest)
+            self._state = first_whole(path, newest, self._read_checked, self.settings.storage_timeout)[1].settled()
+            return self
         if prefix is None and is_state(last):
             return self.load_checkpoint(last)
         return super().load_orca_checkpoint(path, version, prefix)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -172,13 +172,32 @@ def newest_whole(
     """
     chosen, _ = retried(lambda: _named(folder, prefix), f"{folder} cannot be read", storage_timeout, may_pass)
     entries = sorted(_entries(folder, chosen), key=lambda entry: -entry[1])
+    if not (any(complete for *_, complete in entries) or (entries and _leaves_none_half_written(folder))):
+        return None
+    paths = [_inside(folder, f"{name}.{number}") for name, number, _ in entries]
+    half = {path for path, (*_, complete) in zip(paths, entries, strict=True) if not complete}
+
+    def read_complete(path: str) -> T:
+        if path in half:
+            raise ArgumentError(f"there is no {MARKER} in it", code="incomplete-checkpoint")
+        return read(path)
+
+    path, state = first_whole(folder, paths, read_complete, storage_timeout)
+    return entries[paths.index(path)][1], state
+
+
+def first_whole(
+    folder: str, paths: Sequence[str], read: Callable[[str], T], storage_timeout: float = STORAGE_TIMEOUT
+) -> tuple[str, T]:
+    """Return the first of these checkpoints that can be read, and what `read` returned; see newest_whole.
+
+    Raises:
+        ArgumentError: None can be read.
+    """
     first = ""
-    for name, number, complete in entries:
-        path = _inside(folder, f"{name}.{number}")
+    for path in paths:
         try:
-            if not complete:
-                raise ArgumentError(f"there is no {MARKER} in it", code="incomplete-checkpoint")
-            return number, retried(partial(read, path), f"{path} cannot be read", storage_timeout, may_pass)
+            return path, retried(partial(read, path), f"{path} cannot be read", storage_timeout, may_pass)
         except Exception as error:
             if may_pass(error):
                 raise OrcaError(
@@ -186,10 +205,8 @@ def newest_whole(
                 ) from error
             first = first or f"{path}: {error if isinstance(error, OrcaError) else cause_of(error)}"
             logger.warning("the checkpoint %s cannot be read and is left out: %s", path, cause_of(error))
-    if not entries or not (_leaves_none_half_written(folder) or any(complete for *_, complete in entries)):
-        return None
     raise ArgumentError(
-        f"none of the {len(entries)} checkpoint(s) in {folder} can be read. The newest is {first.rstrip('.')}. Nothing "
+        f"none of the {len(paths)} checkpoint(s) in {folder} can be read. The newest is {first.rstrip('.')}. Nothing "
         "was trained. Bring a copy of one back, or pass another model_dir to begin again.",
         code="checkpoints-unreadable",
     )
@@ -248,9 +265,14 @@ def latest_checkpoint(folder: str) -> str | None:
     That is a checkpoint of save_checkpoint, the last one of a fit that kept some, a `.keras` or `.h5` file, a
     SavedModel, or the prefix of a TensorFlow checkpoint.
     """
+    return next(iter(latest_checkpoints(folder)), None)
+
+
+def latest_checkpoints(folder: str) -> list[str]:
+    """Return all such entries of a folder, newest first."""
     fs, place = filesystem(folder)
     if not fs.isdir(place):
-        return None
+        return []
     models = []
     for entry in fs.ls(place, detail=True):
         name = name_of(entry["name"])
@@ -261,12 +283,14 @@ def latest_checkpoint(folder: str) -> str | None:
             mark = next((mark for mark in (MARKER, _SAVED_MODEL) if fs.exists(f"{entry['name']}/{mark}")), None)
             if mark:
                 models.append((_age(fs, f"{entry['name']}/{mark}"), in_order(name), name))
-            elif versions(inside):
-                last = name_of(path_of(inside))
-                models.append((_age(fs, f"{entry['name']}/{last}/{MARKER}"), in_order(name), f"{name}/{last}"))
+                continue
+            for number in versions(inside):
+                version = f"{prefix_in(inside)}.{number}"
+                when = _age(fs, f"{entry['name']}/{version}/{MARKER}")
+                models.append((when, in_order(f"{name}/{version}"), f"{name}/{version}"))
         elif name.endswith((".keras", ".h5", ".hdf5", ".index")):
             models.append((_age(fs, entry["name"]), in_order(name), name.removesuffix(".index")))
-    return f"{folder.rstrip('/')}/{max(models)[2]}" if models else None
+    return [f"{folder.rstrip('/')}/{name}" for *_, name in sorted(models, reverse=True)]
 
 
 def in_order(name: str) -> list[tuple[int, int, str]]:
