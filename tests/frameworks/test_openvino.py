@@ -13,7 +13,7 @@ import pytest
 ov = pytest.importorskip("openvino")
 from openvino import opset13 as op  # noqa: E402
 
-from orca.core.engine import cores  # noqa: E402
+from orca.core.resources import cores  # noqa: E402
 from orca.core.state import OutputSpec  # noqa: E402
 from orca.errors import ArgumentError, DataError  # noqa: E402
 from orca.frameworks import openvino as ours  # noqa: E402

@@ -39,7 +39,6 @@ from orca.cluster import archive
 from orca.cluster.archive import Entry
 from orca.cluster.news import human, telling
 from orca.errors import ArgumentError, MissingDependency, OrcaError
-from orca.storage.files import filesystem, name_of
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +175,8 @@ class Packed:
 
     def remove(self) -> None:
         """Remove it."""
+        from orca.storage.files import filesystem  # fsspec, which an environment that is packed need not have
+
         fs, place = filesystem(self.path)
         fs.rm_file(place)
         if fs.exists(mark := f"{place}.sha256"):
@@ -189,6 +190,8 @@ def packed(cluster: str | None = None) -> list[Packed]:
         cluster: The folder on the cluster's file system; None is the cache.
     """
     folder = cluster or str(cache_folder())
+    from orca.storage.files import filesystem, name_of
+
     fs, place = filesystem(folder)
     files = []
     for entry in fs.ls(place, detail=True) if fs.isdir(place) else ():

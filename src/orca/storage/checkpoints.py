@@ -350,7 +350,7 @@ class CheckpointWriter:
         self.folder, self.write, self.prefix, self.limit = folder, write, prefix, keep
         self.storage_timeout = storage_timeout
         self._thread: Thread | None = None
-        self._clean = False
+        self._clean = self._has_written = False
         self._over = Event()  # nothing is tried again: the run has failed
         self._changed = Condition()  # of what follows
         self._pending: _Write | None = None
@@ -445,6 +445,7 @@ class CheckpointWriter:
                     partial(self._write_one, write, path),
                     f"checkpoint {path} could not be written",
                     self.storage_timeout,
+                    is_of_storage if self._has_written else may_pass,  # a first path may be wrong, and stays so
                     over=self._over,
                     troubled=self._note_trouble,
                 )
@@ -471,6 +472,7 @@ class CheckpointWriter:
     def _write_one(self, write: _Write, path: str) -> None:
         self._clear(write.name, write.version)
         self.write(write.state, path)
+        self._has_written = True
         if _is_run(name_of(self.folder)) and is_private(self.folder):
             restrict(path)
 

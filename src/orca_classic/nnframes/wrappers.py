@@ -156,4 +156,6 @@ class OwnLoss(nn.Module):
         """Return the loss of outputs and as many labels, or one label less."""
         half = (len(parts) + 1) // 2
         outputs, labels = list(parts[:half]), list(parts[half:])
+        if half > 1 and all(output.shape[1:] == (1,) for output in outputs):  # not compared row by row otherwise
+            labels = [label[:, None] if label.ndim == 1 else label for label in labels]
         return self.loss(*(part[0] if len(part) == 1 else part for part in (outputs, labels)))

@@ -171,7 +171,7 @@ def test_a_symbol_that_makes_its_loss_is_evaluated_with_its_labels() -> None:
 
     learner = learner_of(module, None)
     batch = Batch(X, X[:, 0], len(X), len(X))
-    learner._complete(batch.x, batch.y)
+    learner.complete_weights(batch.x, batch.y)
     weights = learner.weights()
     out = X @ weights["last_weight"].T + weights["last_bias"]
     expected = ((out[:, 0] - X[:, 0]) ** 2).sum()

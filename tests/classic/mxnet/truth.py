@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -103,25 +103,25 @@ class Recording:
     job: FitJob
 
     def __call__(self, world: Any, rows: Any, heartbeat: Any) -> Any:
+        from orca_classic.mxnet.learner import MxnetLearner, MxnetSession
+
         steps: list[np.ndarray] = []
-        learner: Any = self.job.learner
-        train, leave = learner.train, learner.leave
         weights: dict[str, np.ndarray] = {}
 
-        def watched(batches: Any, *more: Any) -> Any:
-            def noted() -> Iterator[Any]:
-                for batch in batches:
-                    steps.append(batch.x[: batch.rows])
-                    yield batch
+        class RecordingSession(MxnetSession):
+            def train_step(self, batch: Any, step: int) -> Any:
+                steps.append(batch.x[: batch.rows])
+                return super().train_step(batch, step)
 
-            return train(noted(), *more)
+            def close(self) -> None:
+                weights.update(self.learner.weights())
+                super().close()
 
-        def left() -> None:
-            weights.update(learner.weights())
-            leave()
+        class RecordingLearner(MxnetLearner):
+            session_type = RecordingSession
 
-        learner.train, learner.leave = watched, left
-        _, state = self.job(world, rows, heartbeat)
+        learner = RecordingLearner(**{each.name: getattr(self.job.learner, each.name) for each in fields(MxnetLearner)})
+        _, state = replace(self.job, learner=learner)(world, rows, heartbeat)
         return state, steps, weights
 
 

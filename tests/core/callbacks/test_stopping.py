@@ -62,9 +62,9 @@ def test_best_weights_come_back_on_every_rank(sync: str, ranks: int) -> None:
         """Check after the fit that all ranks compute with the same weights."""
 
         def after_run(self, runner: Any) -> None:
-            device = runner._learner.place.device
+            device = runner._session.replica.place.device
             mine = float(runner.model(torch.ones(1, 3, device=device)).detach())
-            assert len(set(runner._learner.world.all_gather(mine))) == 1
+            assert len(set(runner._session.world.all_gather(mine))) == 1
 
     best = trained(epochs=2)
     stopping = EarlyStopping("number", patience=2, mode="min", restore_best_weights=True)

@@ -373,7 +373,7 @@ def test_a_rank_trains_on_the_gpu_that_it_has_to_itself(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "loss"])
 def test_a_join_that_fails_leaves_random_state_and_deterministic_mode_as_they_were(part: str) -> None:
-    def fail(*arguments: Any) -> Any:
+    def fail(config: Any, *more: Any) -> Any:
         torch.rand(3)
         raise RuntimeError(f"there is no {part}")
 

@@ -340,7 +340,7 @@ class ScheduledRate(Callback):
 
     def before_train_epoch(self, runner: Any) -> None:
         """Set the rate of an epoch."""
-        learner, epoch = runner.given_models[0], runner.epochs
+        learner, epoch = runner.given_models[0], runner.epochs - 1
         takes_rate = len(signature(self.schedule).parameters) > 1
         learner.set_learning_rate(self.schedule(epoch, *(learner.learning_rates() if takes_rate else ())))
 
