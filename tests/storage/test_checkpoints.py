@@ -280,30 +280,45 @@ def test_a_failed_write_does_not_hide_the_error_of_the_training(folder: str, cap
     assert "orca.1 could not be written in 600 s (storage_timeout): OSError: No space left" in caplog.text
 
 
+def take_away(place: Path) -> None:
+    """Put a file in the place of a folder."""
+    place.rename(place.with_name("away"))
+    place.write_text("in the way")
+
+
+def bring_back(place: Path) -> None:
+    place.unlink()
+    place.with_name("away").rename(place)
+
+
 def test_a_write_that_fails_is_tried_again_while_others_follow(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "kept"
-    place.write_text("in the way")  # a file in the place of the folder
     with caplog.at_level(logging.WARNING), CheckpointWriter(str(place), write) as keeper:
         keeper.keep(state(1))
+        keeper.wait()
+        take_away(place)
+        keeper.keep(state(2))
         while "trying again" not in caplog.text:
             threading.Event().wait(0.01)
-        for steps in (2, 3, 4):
+        for steps in (3, 4, 5):
             keeper.keep(state(steps))  # none of them waits
-        place.unlink()
-    assert versions(str(place)) == [1, 4]
-    assert re.search(r"checkpoint .*orca\.1 could not be written \(\w+: .*\); trying again in 1 s", caplog.text)
+        bring_back(place)
+    assert versions(str(place)) == [1, 2, 5]
+    assert re.search(r"checkpoint .*orca\.2 could not be written \(\w+: .*\); trying again in 1 s", caplog.text)
     skipped = re.findall(r"checkpoint (orca\.\d) is skipped: (orca\.\d) takes its place", caplog.text)
-    assert skipped == [("orca.2", "orca.3"), ("orca.3", "orca.4")]
+    assert skipped == [("orca.3", "orca.4"), ("orca.4", "orca.5")]
 
 
 def test_storage_that_stays_away_is_one_error_and_a_wrong_state_is_not_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("in the way")
     keeper = CheckpointWriter(str(tmp_path / "kept"), write, storage_timeout=1.5)
-    began = time.monotonic()
     keeper.keep(state(1))
-    with pytest.raises(OrcaError, match=r"kept/orca\.1 could not be written in 1\.5 s .*: \w+Error: ") as caught:
+    keeper.wait()
+    take_away(tmp_path / "kept")
+    began = time.monotonic()
+    keeper.keep(state(2))
+    with pytest.raises(OrcaError, match=r"kept/orca\.2 could not be written in 1\.5 s .*: \w+Error: ") as caught:
         keeper.close()
     assert 1.4 < time.monotonic() - began < 6 and str(tmp_path / "kept") in str(caught.value).splitlines()[0]
     keeper = CheckpointWriter(str(tmp_path / "other"), write)
@@ -314,15 +329,17 @@ def test_storage_that_stays_away_is_one_error_and_a_wrong_state_is_not_tried_aga
 
 def test_files_with_names_of_their_own_are_never_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = tmp_path / "kept"
-    place.write_text("in the way")
     with CheckpointWriter(str(place), write) as keeper:
         keeper.keep(state(1), name="first")
+        keeper.wait()
+        take_away(place)
+        keeper.keep(state(2), name="second")
         while "trying again" not in caplog.text:
             threading.Event().wait(0.01)
-        keeper.keep(state(2), name="second")
-        threading.Timer(0.3, place.unlink).start()
-        keeper.keep(state(3), name="third")  # waits
-    assert names(str(place)) == ["first", "second", "third"]
+        keeper.keep(state(3), name="third")
+        threading.Timer(0.3, bring_back, [place]).start()
+        keeper.keep(state(4), name="fourth")  # waits
+    assert names(str(place)) == ["first", "fourth", "second", "third"]
 
 
 def test_half_written_and_half_removed_checkpoints_are_not_listed_and_are_cleaned(folder: str) -> None:
