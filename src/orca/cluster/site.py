@@ -22,6 +22,13 @@ FORCED = {"spark.dynamicAllocation.enabled"}
 log = logging.getLogger(__name__)
 
 
+def has_spark_home() -> bool:
+    """Return whether there is a Spark here; not in a container of YARN, where spark-submit has read the settings."""
+    import pyspark
+
+    return "SPARK_HOME" in os.environ or Path(pyspark.__file__).with_name("jars").is_dir()
+
+
 def defaults_file(spark_home: str) -> Path:
     """Return the path of spark-defaults.conf, which need not be there."""
     return Path(os.environ.get("SPARK_CONF_DIR") or Path(spark_home, "conf"), "spark-defaults.conf")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
-from orca.cluster.site import defaults_file, site_settings, yielding
+from orca.cluster.site import defaults_file, has_spark_home, site_settings, yielding
 from orca.core.imports import ImportHook, is_imported
 from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, positive, size_of
@@ -223,7 +223,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     options = request.options
     set_environment(_environment(options), life)
     own = spark_values(options.conf)
-    proposed = yielding(kind.settings(request, life), site_settings(spark_home()))
+    proposed = yielding(kind.settings(request, life), site_settings(spark_home()) if has_spark_home() else {})
     settings = {**proposed, **(_files(kind, options) if kind.brings else {}), **own}
     starts_jvm = not _has_jvm()
     gateway = ensure_jvm(settings, request.log_output, life)
