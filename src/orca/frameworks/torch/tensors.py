@@ -187,7 +187,7 @@ def integer_inputs(error: Exception, x: Any, columns: Sequence[str]) -> DataErro
         names = [columns[place] for place in places]
         what = f"the column{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
         name = names[0]
-        remedy = f"Cast integers: df[{name!r}].astype('float32') in pandas, col({name!r}).cast('float') in Spark"
+        remedy = f"Cast integers: df[{name!r}].astype('float32') in pandas, or col({name!r}).cast('float')"
     else:
         what = f"input {', '.join(str(place + 1) for place in places)} of {len(leaves)}"
         remedy = "Pass floating-point numbers, for instance x.astype('float32')"
