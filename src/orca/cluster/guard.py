@@ -46,15 +46,18 @@ def end(guard: subprocess.Popen[bytes]) -> None:
 
 
 def claim(folder: str) -> str:
-    """Make the folder of a daemon, for this user alone; return why it cannot be used if another has put it there."""
+    """Make the folder of a daemon, for this user alone; return why it cannot be used if another has put it there.
+
+    Ray lets everybody write to its folder, which nodes in two containers of one machine share.
+    """
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     status = os.lstat(folder)
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
         return ""
     return (
-        f"{folder} on {socket.gethostname()} is not a folder that user {os.geteuid()} alone may write to: someone else "
-        "has put it there. Start the program again, or name another place with extra_params={'temp-dir': ...}."
+        f"{folder} on {socket.gethostname()} is not a folder of user {os.geteuid()}: someone else has put it there. "
+        "Start the program again, or name another place with extra_params={'temp-dir': ...}."
     )
 
 

@@ -235,14 +235,15 @@ class Format:
         Raises:
             NoFirstRow: It does not end in the first bytes of the file, or not with a line feed.
         """
+        start = file.read(_HEAD_BYTES)  # not readline: files of HDFS and object stores read no line of a given size
+        is_whole = len(start) < _HEAD_BYTES
         lead, head = b"", b""
-        while len(head) < _HEAD_BYTES:
-            line = file.readline(_HEAD_BYTES)
-            if not line:
-                return head, b""
-            head += line if line.endswith(b"\n") or len(line) == _HEAD_BYTES else line + b"\n"
-            if not head.endswith(b"\n"):
-                break
+        for line in BytesIO(start):
+            if not line.endswith(b"\n"):
+                if not is_whole:
+                    break
+                line += b"\n"
+            head += line
             try:
                 rows = len(self.parsed(BytesIO(head), {}))
             except ValueError:  # the line ends inside of a quoted field, or is blank
@@ -252,7 +253,9 @@ class Format:
             if rows:
                 return lead, head[len(lead) :]
             lead = head
-        raise NoFirstRow(f"there is no row in the first {len(head)} bytes.")
+        if is_whole:
+            return head, b""
+        raise NoFirstRow(f"there is no row in the first {_HEAD_BYTES} bytes.")
 
     def parsed(self, source: Any, types: Mapping[Any, Any], **more: Any) -> Any:
         """Return what pandas reads from a path or a file; the types are those of `frame`."""
