@@ -46,7 +46,7 @@ def end(guard: subprocess.Popen[bytes]) -> None:
 
 
 def claim(folder: str) -> str:
-    """Make the folder of a daemon, for this user alone; return why it cannot be used if another has put it there.
+    """Make the private folder of a daemon; return why it cannot be used if another has put it there.
 
     Ray lets everybody write to its folder, which nodes in two containers of one machine share.
     """

@@ -112,7 +112,7 @@ def pins(driver: Description, worker: Description) -> list[str]:
 
 
 def _packages(driver: Description, worker: Description) -> Iterator[tuple[str, str, bool]]:
-    """Yield each package that differs, the difference in words, and whether the program needs the driver's version."""
+    """Yield each package that differs, how it differs, and whether the program needs the driver's version."""
     for name, here in sorted(driver.packages.items()):
         there = worker.packages.get(name)
         if here == there:

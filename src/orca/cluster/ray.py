@@ -515,7 +515,7 @@ def held(session: Any) -> int:
 
 
 def free_slots(session: SparkSession, wanted: int = 0) -> int | None:
-    """Return how many barrier tasks can run at once beside a Ray on this Spark; None if nobody tells.
+    """Return how many barrier tasks can run at once beside a Ray on this Spark; None if unknown.
 
     Args:
         session: The session of Spark.
@@ -610,10 +610,10 @@ def _command(options: Mapping[str, Any]) -> list[str]:
 
 
 def _free_ports(host: str, count: int) -> list[int]:
-    with ExitStack() as doors:
+    with ExitStack() as stack:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sockets = [doors.enter_context(socket.create_server((host, 0), family=family)) for _ in range(count)]
-        return [door.getsockname()[1] for door in sockets]
+        sockets = [stack.enter_context(socket.create_server((host, 0), family=family)) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _last_line(text: str) -> str:

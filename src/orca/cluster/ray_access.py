@@ -57,7 +57,7 @@ def secret_variables() -> dict[str, str]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Let a Ray that is started now listen on the loopback interface alone, as it does by itself on macOS."""
+    """Let a Ray that is started now listen only on the loopback interface, as it does by itself on macOS."""
     constants: dict[str, Any] = vars(importlib.import_module("ray._private.ray_constants"))  # made of the variable
     with ExitStack() as life:
         set_entries(os.environ, {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}, life)

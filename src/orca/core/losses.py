@@ -18,7 +18,7 @@ class StepLoss:
     """A rank's loss of a step: `value * scale` is its sum, and that divided by `weight_sum` its mean.
 
     Attributes:
-        value: A float, or a scalar on the device that nobody has read yet.
+        value: A float, or a scalar on the device that has not been read yet.
         scale: Makes it a sum: rows for a mean, 1 for a sum.
         weight_sum: The divisor of that sum for the mean: rows, or the weights of the targets.
     """

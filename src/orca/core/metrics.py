@@ -194,7 +194,7 @@ class Metric:
             cls.name = cls.__name__
 
     def __call__(self, output: Tree, target: Tree) -> Any:
-        """Count a batch; return the value over this batch alone, as `compute` does."""
+        """Count a batch; return the value over this batch, as `compute` does."""
         counts = self._count(output, target)
         self._add(counts)
         return map_tree(lambda value: double(value).float(), self._value(counts))

@@ -26,7 +26,7 @@ class Schedule:
     """The triggers of a fit. Each is evaluated once for a moment, even if it serves several purposes.
 
     Args:
-        validation: When to validate; None if the epochs alone decide.
+        validation: When to validate; None if only epochs decide.
         checkpoint: When to save a checkpoint; None for never.
         end: When to end the fit early; None for never.
     """

@@ -1,6 +1,6 @@
 """TLS: gloo's connections encrypted, with a certificate of the run. Owns `orca.tls`.
 
-The certificate is its own authority: a rank speaks with those alone that have the run's key. It travels with the job.
+The certificate is its own authority: a rank speaks only with those that have the run's key. It travels with the job.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class TorchMetric(Metric):
         self.reset()
 
     def __call__(self, output: Tree, target: Tree) -> Any:
-        """Count a batch; return the value over this batch alone."""
+        """Count a batch; return the value over this batch."""
         return self._feed("forward", output, target)
 
     def update(self, output: Tree, target: Tree) -> None:

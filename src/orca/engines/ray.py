@@ -226,7 +226,7 @@ class OrcaRank:
     def run(self, envelope: Envelope, rank: int, host: str, cpus: int) -> Outcome:
         """Run the job as a rank that others reach at this host and that has so many CPUs of its own."""
         size = envelope.ticket.size
-        gpus = len(ray.get_gpu_ids())  # Ray lets this process see these alone
+        gpus = len(ray.get_gpu_ids())  # Ray lets this process see only these
         grant = Grant(cpus, tuple(map(str, range(gpus))) if gpus else None)
 
         def peer_of(link: Link) -> HubPeer:

@@ -1,4 +1,4 @@
-"""Exits: how a process ended, in words. Owns the meaning of exit codes, and the memory that a process has and may have.
+"""Exits: how a process ended, as text. Owns the meaning of exit codes, and the memory that a process has and may have.
 
 Most signals that end a rank have one usual cause; its error names it, and the way out.
 """
@@ -55,7 +55,7 @@ _FAULTS = {
 
 
 def ended(code: int, resident: int = 0, limit: int = 0) -> str:
-    """Return in words how a process ended: the signal, its usual cause and what to do.
+    """Describe how a process ended: the signal, its usual cause and what to do.
 
     Args:
         code: Its exit code; the negative number of a signal, or 128 more than that number.
@@ -74,7 +74,7 @@ def ended(code: int, resident: int = 0, limit: int = 0) -> str:
 
 
 def silent_end(fault: str, resident: int = 0, limit: int = 0) -> str:
-    """Return in words how a process ended whose exit code is not known.
+    """Describe how a process ended whose exit code is not known.
 
     Args:
         fault: The words of its faulthandler; "" if there are none.
@@ -130,7 +130,7 @@ def _memory_files(groups: Path, root: Path, v2: str, v1: str) -> Iterator[str]:
 
 
 def out_of_memory(resident: int, limit: int) -> str:
-    """Return in words how a process ended that the kernel killed because its cgroup was out of memory."""
+    """Describe how a process ended that the kernel killed because its cgroup was out of memory."""
     held = f" {_held(resident, limit)}." if resident else f" It may hold {limit / 1e9:.1f} GB in all." if limit else ""
     return f"it was out of memory: the kernel killed its process (SIGKILL) as its cgroup was full.{held} {_LESS_MEMORY}"
 

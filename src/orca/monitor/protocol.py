@@ -215,12 +215,12 @@ def listen(host: str, ports: range = range(1), any_interface: bool = False, back
             every = host in ("", "*") or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified
             if every and not any_interface:
                 raise OSError("it means every interface")
-            door = socket.create_server(cast(Any, address), family=family, backlog=backlog)
+            listener = socket.create_server(cast(Any, address), family=family, backlog=backlog)
         except OSError as error:
             refusal = error
             continue
-        close_in_children(door)
-        return door
+        close_in_children(listener)
+        return listener
     where = f" at the ports {ports[0]} to {ports[-1]}" if ports[-1] else ""
     raise ArgumentError(
         f"{socket.gethostname()} cannot listen on {host!r}{where}: {refusal}. Pass the address of one interface of it, "

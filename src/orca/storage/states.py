@@ -178,7 +178,7 @@ def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None =
 
 
 def _checksum(tensors: dict[str, torch.Tensor]) -> int:
-    """Return a checksum of names, types, shapes and bytes: safetensors itself checks lengths alone."""
+    """Return a checksum of names, types, shapes and bytes: safetensors itself only checks lengths."""
     total = 0
     for name, tensor in sorted(tensors.items()):
         total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)

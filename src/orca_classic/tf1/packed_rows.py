@@ -149,7 +149,7 @@ class EndlessRows:
             yield Batch(x, y, stop - start, rows)
 
     def skip(self, passes: int) -> None:
-        """Do nothing: there is one pass alone."""
+        """Do nothing: there is only one pass."""
 
     def close(self) -> None:
         """Do nothing: no file is open."""

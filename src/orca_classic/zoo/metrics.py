@@ -47,7 +47,7 @@ class BinaryAccuracy(ours.BinaryAccuracy):
         super().__init__(threshold)
 
     def __call__(self, output: Any, target: Any, threshold: float | None = None) -> Any:
-        """Count a batch, cut at the given threshold; return the value over this batch alone."""
+        """Count a batch, cut at the given threshold; return the value over this batch."""
         if threshold is None:
             return super().__call__(output, target)
         other = BinaryAccuracy(threshold)

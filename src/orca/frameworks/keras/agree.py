@@ -68,7 +68,7 @@ class Agreement:
         _hook_loss(model)
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: nobody asks to stop yet."""
+        """Begin an epoch: no rank wants to stop yet."""
         self.stop = self.wants_stop = False
 
     def ask_to_stop(self, wants_stop: bool) -> None:

@@ -67,7 +67,7 @@ class _Patches:
             self._sessions -= 1
             while not self._sessions and self._methods:
                 kind, name, original, patched = self._methods.pop()
-                if vars(kind).get(name) is patched:  # else somebody has patched it after us
+                if vars(kind).get(name) is patched:  # other code has patched it since
                     setattr(kind, name, original)
 
     def _patch(self) -> None:

@@ -159,7 +159,7 @@ class KerasReplica:
                 variable.assign(np.zeros_like(variable.numpy()))
 
     def _passive_variables(self) -> list[Any]:
-        """Return the variables that a forward pass changes by this rank's rows alone: statistics, seeds and metrics."""
+        """Return the variables that a forward pass changes by this rank's own rows: statistics, seeds and metrics."""
         ids = {id(v) for layer in self.agreement.shared_norms for v in (layer.moving_mean, layer.moving_variance)}
         own = [variable for variable in self.model.non_trainable_variables if id(variable) not in ids]
         return [*own, *self._metric_variables()]

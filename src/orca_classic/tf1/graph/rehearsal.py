@@ -216,7 +216,7 @@ class _Stage:
             try:
                 return work(at)
             except BaseException:
-                self.pair.barrier.abort()  # nobody waits for the other
+                self.pair.barrier.abort()  # the other rank must not wait
                 raise
 
         with ThreadPoolExecutor(2) as pool:
